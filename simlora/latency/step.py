@@ -1,0 +1,79 @@
+"""What one engine step contains (StepPlan) and how long it takes (StepTiming).
+
+These two records are the seam between the engines, which decide, and the latency model, which measures.
+Times are seconds, lengths tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GPU, HOST, DISK, REMOTE = "gpu", "host", "disk", "remote"
+"""Tiers an adapter can be loaded from, fastest first."""
+
+
+class Prefill(NamedTuple):
+    """A chunk of one prompt: tokens start_tokens .. start_tokens + new_tokens - 1 are computed in this step."""
+
+    request: int
+    start_tokens: int
+    new_tokens: int
+
+
+class StepPlan(NamedTuple):
+    """One step as the scheduler formed it; identical for max_repeat steps in a row except that every context grows.
+
+    adapters holds the (number of tokens, rank) of the step per adapter only where a latency model asks for the detail;
+    num_adapters and lora_tokens are always set.
+    """
+
+    prefills: tuple[Prefill, ...]
+    decode_count: int
+    """Requests that decode, one token each unless emitted_per_step is larger."""
+    decode_context_tokens: int
+    """Sum over the decoding requests of the tokens already in their KV cache."""
+    num_tokens: int
+    """All tokens computed in the step: decodes and prefill chunks, before padding."""
+    num_requests: int
+    """Requests in the step: decodes and prefill chunks."""
+    num_adapters: int
+    """Distinct adapters in the step, the base model not counted."""
+    lora_tokens: int
+    """Tokens that belong to requests with an adapter."""
+    max_rank: int
+    """Largest own rank among the adapters in the step; 0 when there is none."""
+    batch_changed: bool
+    """True when the token-to-adapter mapping differs from the previous step's, so metadata is rebuilt."""
+    loads: tuple[tuple[int, int, str], ...]
+    """(adapter, rank, tier) of every adapter that must be brought into a slot before the step."""
+    max_repeat: int
+    """The scheduler's horizon: the same plan stays valid for this many steps if nothing outside changes it."""
+    emitted_per_step: float = 1.0
+
+
+class StepTiming(NamedTuple):
+    """Durations of one step. gpu_s grows by slope_s with every repetition of the plan."""
+
+    host_s: float
+    """Scheduler, input preparation and launching on the CPU, loads not included."""
+    load_s: float
+    """Adapter loads that block the step (disk read, packing, copies issued by the host)."""
+    base_s: float
+    """Base-model operators without attention over the context."""
+    attention_s: float
+    lora_s: float
+    collective_s: float
+    slope_s: float
+    """Growth of the GPU time per repetition (attention over a context that grows)."""
+    launch_bound: bool
+    """True when kernels are launched one by one (eager, piecewise), so GPU work overlaps its own launching."""
+    tail_s: float
+    """With launch_bound: GPU time left after the last launch."""
+    valid_steps: int
+    """The affine form holds for this many repetitions."""
+    extrapolated: tuple[str, ...] = ()
+    """Terms used outside their measured range."""
+
+    @property
+    def gpu_s(self) -> float:
+        return self.base_s + self.attention_s + self.lora_s + self.collective_s
