@@ -1,0 +1,128 @@
+"""What a simulation leaves behind: one row per run of identical steps, one per request, and counters.
+
+A *run* is k planned steps whose composition does not change. Its boundaries are B_0 = start_s (the plan is formed),
+B_1 = start_s + first_gap_s and B_m = B_1 + (m - 1) * gap_s + slope_s * (m - 1) * (m - 2) / 2 for m = 1 .. k; the next
+run starts at B_k. Under asynchronous scheduling the tokens of the step planned before the run come out at B_1, and those
+of the run's step m at B_(m+1); without it, those of step m come out at B_m. Results are derived from these rows, so
+nothing is recorded per token. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RUN_COLUMNS = (
+    "start_s",  # B_0
+    "first_gap_s",  # B_1 - B_0
+    "first_weight",  # tokens that come out at B_1 and are not a request's first: the weight of the first gap in ITL
+    "gap_s",  # gap between later boundaries
+    "slope_s",  # its growth per boundary
+    "steps",  # k
+    "decode_count",  # weight of each later gap in ITL
+    "prefill_count",
+    "prefill_tokens",
+    "context_tokens",  # of the decoding requests, when the plan was formed
+    "running",  # requests that hold a seat
+    "waiting_slots",  # waiting because every slot holds another adapter of the step
+    "waiting_kv",
+    "waiting_seqs",
+    "waiting_tokens",
+    "num_adapters",  # distinct, in the step
+    "kv_used_blocks",
+    "host_s",  # parts of ONE step of the run (StepTiming)
+    "load_s",
+    "base_s",
+    "attention_s",
+    "lora_s",
+    "collective_s",
+    "waste_rank_fraction",  # share of LoRA compute spent on rank padding in the step
+)
+"""Names of the columns of ReplicaLog.runs, in order."""
+
+STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED = 0, 1, 2
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RequestLog:
+    """One entry per offered request, in order of arrival. NaN means: it never happened."""
+
+    arrival_s: Floats
+    adapter: Ints
+    """0 is the base model."""
+    rank: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    status: Ints
+    replica: Ints
+    """-1 before routing."""
+    routed_s: Floats
+    """When it reached its replica's scheduler."""
+    admitted_s: Floats
+    """First admission to the running batch."""
+    first_token_s: Floats
+    """When the client has the first token, the front end's delay included."""
+    last_token_s: Floats
+    preemptions: Ints
+    recomputed_tokens: Ints
+    cached_tokens: Ints
+    """Prompt tokens found in the prefix cache at the first admission."""
+    load_tier: Ints
+    """Where its adapter was at admission: 0 base or already in a slot, 1 host memory, 2 disk, 3 remote."""
+    load_s: Floats
+    """Load time that its own admission caused."""
+    first_run: Ints
+    """Index into the replica's runs of the run during which the first token came out; -1 when none did."""
+    last_run: Ints
+    interrupted_gaps: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """Request index -> token gaps that span a preemption: they are in no run's ITL weight."""
+
+
+@dataclass(frozen=True)
+class ReplicaLog:
+    """What one replica did."""
+
+    runs: dict[str, Floats]
+    """Column name (RUN_COLUMNS) -> one value per run."""
+    async_scheduling: bool
+    gpus: int
+    kv_blocks: int
+    block_size: int
+    slots: int
+    gpu_hits: int
+    """Admissions whose adapter was already in a slot (base requests not counted)."""
+    host_hits: int
+    disk_loads: int
+    remote_loads: int
+    load_bytes: int
+    """Host-to-device bytes of all loads."""
+    evictions: int
+    """Adapters thrown out of a slot."""
+    preemptions: int
+    start_s: float = 0.0
+    """Engine start-up time before it serves; counted as cost, not as latency."""
+
+
+@dataclass(frozen=True)
+class SimulationLog:
+    """Everything that results are computed from."""
+
+    scenario: Any
+    """The Scenario that ran."""
+    requests: RequestLog
+    replicas: tuple[ReplicaLog, ...]
+    end_s: float
+    """Simulated time at which the run ended."""
+    extrapolated_s: dict[str, float]
+    """Latency term -> simulated seconds spent outside its measured range."""
+    calibration: dict[str, Any]
+    """id, sha256 and provenance of the calibration that priced the steps."""
+    notes: tuple[str, ...] = ()
+    events: int = 0
+    """Simulated events processed, for benchmarks."""
