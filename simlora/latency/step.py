@@ -73,6 +73,13 @@ class StepTiming(NamedTuple):
     """The affine form holds for this many repetitions."""
     extrapolated: tuple[str, ...] = ()
     """Terms used outside their measured range."""
+    sync_s: float = 0.0
+    """Host work after a read-back from the GPU; 0: nothing is read back. It starts when the step before has ended on
+    the GPU, which idles meanwhile. With c the start of the host's iteration and E the GPU's finish of the step before:
+    ready = max(E, c + host_s + load_s); the host ends at ready + sync_s (when the tokens of the step before come
+    out); the step ends at ready + sync_s + gpu_s, or, launch-bound, at max(ready + gpu_s, ready + sync_s + tail_s)."""
+    repeat_host_s: float = -1.0
+    """Host time of a repetition (same batch: no metadata rebuild, no load); below zero means the same as host_s."""
 
     @property
     def gpu_s(self) -> float:

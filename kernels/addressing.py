@@ -1,0 +1,27 @@
+"""Where a row of an adapter's matrix lies: through a pointer array or through a page table."""
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_starts(table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim,
+               PAGE: tl.constexpr, ALIGNED: tl.constexpr):
+    """start[i] = &W[row[i], column] for the rank-major matrix W [rank, dim] of slice `part[i]` of one adapter.
+
+    PAGE == 0: table is int64 [slices, slots] of addresses. Otherwise table is int32 [slots, pages], pool the page pool,
+    and W begins at element rank * units[part] of the adapter's own linear space, which the pages hold in order.
+    The caller reads at most up to the next page boundary from each start.
+    """
+    offset = row.to(tl.int64) * dim + column
+    if PAGE == 0:
+        base = tl.load(table + part * table_stride + adapter, mask=mask, other=0)
+        start = base.to(tl.pointer_type(pool.dtype.element_ty)) + offset
+    else:
+        element = tl.load(units + part, mask=mask, other=0) * rank + offset
+        page = tl.load(table + adapter.to(tl.int64) * table_stride + element // PAGE, mask=mask, other=0)
+        start = pool + (page.to(tl.int64) * PAGE + element % PAGE)
+    if ALIGNED:
+        start = tl.multiple_of(start, [16])
+    return start

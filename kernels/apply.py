@@ -1,0 +1,40 @@
+"""The whole LoRA path of one projection group."""
+from __future__ import annotations
+
+import torch
+
+from .layout import GroupWeights
+from .mbgmm import mbgmm
+from .mbgmv import mbgmv
+from .segments import Segments, build_segments
+from .sgmv import DECODE_ROWS
+
+PREFILL_TOKENS = 512
+"""Tokens of a step from which tiles of 64 rows and the prefill kernels are taken."""
+
+
+def rows_for(tokens: int) -> int:
+    """Rows of a segment tile for a step of this many tokens; one choice for all of a step's groups and layers."""
+    return 64 if tokens >= PREFILL_TOKENS else DECODE_ROWS
+
+
+def step_segments(token_adapter: torch.Tensor, slots: int) -> Segments:
+    """Segments of one step at the tile height that apply_lora uses; built once a step, shared by all groups and layers."""
+    return build_segments(token_adapter, slots, rows_for(int(token_adapter.shape[0])))
+
+
+def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, h: torch.Tensor | None = None,
+               pdl: bool | None = None) -> torch.Tensor:
+    """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
+
+    Two launches for all slices of the group. Kernels follow the segments' tile height (up to 16 rows: decode, above:
+    prefill), tiles the tuned table of the GPU. Safe to capture in a CUDA graph: the grid depends on shapes only, so a
+    captured step serves every mapping of its tokens over its slots. With no token or no slot in use nothing is written.
+
+    x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
+    column stride, added into in place; rows of base tokens (-1) are neither read nor written. h: float32 scratch or None.
+    pdl: programmatic dependent launch (None: where the GPU has it); weights and segments must then have been complete
+    before the kernel launched just before this call began. Returns y. Refused (LayoutError): as in mbgmv and mbgmm.
+    """
+    kernel = mbgmv if segments.rows <= DECODE_ROWS else mbgmm
+    return kernel(x, weights, segments, y, h=h, pdl=pdl)

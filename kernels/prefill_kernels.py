@@ -1,0 +1,154 @@
+"""Triton kernels for many rows per adapter: pipelined loops over columns (shrink) and outputs (expand)."""
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .addressing import row_starts
+
+
+@triton.jit
+def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, steps,
+                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
+                 BK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
+                 SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr):
+    """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], one program for each
+    (row tile, part k, NR of the slices' rank rows); NR spans all slices where it can, so that x is read once."""
+    row_blocks: tl.constexpr = (SLICES * RANK_PAD + NR - 1) // NR
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    pid = tl.program_id(0)
+    tile = pid // (row_blocks * SPLITS)
+    within = pid - tile * (row_blocks * SPLITS)
+    split = within // row_blocks
+    row0 = (within - split * row_blocks) * NR
+    length = tl.load(tiles + tile * 4 + 2)
+    if length > 0:
+        adapter = tl.load(tiles + tile * 4)
+        first = tl.load(tiles + tile * 4 + 1)
+        rank = tl.load(ranks + adapter)
+        if row0 % RANK_PAD < rank:
+            rows = row0 + tl.arange(0, NR)
+            part = rows // RANK_PAD
+            j = rows % RANK_PAD
+            live = (j < rank) & (part < SLICES)
+            m = tl.arange(0, ROWS)
+            here = m < length
+            token = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
+            offsets = tl.arange(0, BK)
+            x_rows = x + token * x_stride
+            column0 = split * steps * BK
+            acc = tl.zeros((ROWS, NR), dtype=tl.float32)
+            if PAGE == 0:
+                fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE, ALIGNED)
+            for step in tl.range(0, steps, warp_specialize=SPECIALIZE):
+                column = column0 + step * BK
+                if PAGE == 0:
+                    starts = fixed + step * BK
+                else:
+                    starts = row_starts(table, pool, units, adapter, rank, part, j, column, live & (column < dim),
+                                        table_stride, dim, PAGE, ALIGNED)
+                source = x_rows[:, None] + (column + offsets)[None, :]
+                if EVEN:
+                    xt = tl.load(source, mask=here[:, None], other=0.0)
+                    a = tl.load(starts[:, None] + offsets[None, :], mask=live[:, None], other=0.0)
+                else:
+                    inside = column + offsets < dim
+                    xt = tl.load(source, mask=here[:, None] & inside[None, :], other=0.0)
+                    a = tl.load(starts[:, None] + offsets[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+                if UPCAST:
+                    acc += tl.dot(xt.to(tl.float32), tl.trans(a.to(tl.float32)), input_precision="ieee")
+                else:
+                    acc = tl.dot(xt, tl.trans(a), acc)
+            target = h + split.to(tl.int64) * h_split_stride + (first + m).to(tl.int64)[:, None] * h_stride + rows[None, :]
+            tl.store(target, acc, mask=here[:, None] & live[None, :])
+
+
+@triton.jit
+def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
+                 width0, width1, width2,
+                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
+                 CHUNK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
+                 SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr):
+    """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
+    program for each (row tile, CHUNK blocks of BN outputs of one slice): h is summed once for all of them."""
+    span: tl.constexpr = BN * CHUNK
+    blocks0 = tl.cdiv(width0, span)
+    blocks1 = tl.cdiv(width1, span)
+    per_tile = blocks0
+    if SLICES > 1:
+        per_tile += blocks1
+    if SLICES > 2:
+        per_tile += tl.cdiv(width2, span)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    pid = tl.program_id(0)
+    tile = pid // per_tile
+    block = pid - tile * per_tile
+    length = tl.load(tiles + tile * 4 + 2)
+    if length > 0:
+        adapter = tl.load(tiles + tile * 4)
+        first = tl.load(tiles + tile * 4 + 1)
+        rank = tl.load(ranks + adapter)
+        scale = tl.load(scaling + adapter)
+        part = 0
+        width = width0
+        y_first = 0
+        if SLICES > 1:
+            second = block >= blocks0
+            part = tl.where(second, 1, 0)
+            width = tl.where(second, width1, width0)
+            y_first = tl.where(second, width0, 0)
+            block = tl.where(second, block - blocks0, block)
+        if SLICES > 2:
+            third = (part == 1) & (block >= blocks1)
+            part = tl.where(third, 2, part)
+            width = tl.where(third, width2, width)
+            y_first = tl.where(third, width0 + width1, y_first)
+            block = tl.where(third, block - blocks1, block)
+        if rank > 0:
+            j = tl.arange(0, RANK_PAD)
+            live = j < rank
+            m = tl.arange(0, ROWS)
+            here = m < length
+            token = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
+            y_rows = y + token * y_stride + y_first
+            row = h + part * RANK_PAD + j[None, :] + (first + m).to(tl.int64)[:, None] * h_stride
+            held = here[:, None] & live[None, :]
+            weight = tl.zeros((ROWS, RANK_PAD), dtype=tl.float32)
+            for k in tl.static_range(SPLITS):
+                weight += tl.load(row + k * h_split_stride, mask=held, other=0.0, cache_modifier=".cg")
+            weight *= scale
+            if UPCAST:
+                left = weight
+            else:
+                left = weight.to(pool.dtype.element_ty)
+            offsets = tl.arange(0, BN)
+            column0 = block * span
+            if PAGE == 0:
+                fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride, width,
+                                   PAGE, ALIGNED)
+            for step in tl.range(0, tl.minimum(CHUNK, tl.cdiv(width - column0, BN)), warp_specialize=SPECIALIZE):
+                column = column0 + step * BN
+                if PAGE == 0:
+                    starts = fixed + step * BN
+                else:
+                    starts = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column, live, table_stride, width,
+                                        PAGE, ALIGNED)
+                target = y_rows[:, None] + (column + offsets)[None, :]
+                keep = here[:, None]
+                own = live[:, None]
+                if not EVEN:
+                    inside = column + offsets < width
+                    keep = keep & inside[None, :]
+                    own = own & inside[None, :]
+                b = tl.load(starts[:, None] + offsets[None, :], mask=own, other=0.0)
+                base = tl.load(target, mask=keep, other=0.0, cache_modifier=".cg")
+                if UPCAST:
+                    product = tl.dot(left, b.to(tl.float32), input_precision="ieee")
+                else:
+                    product = tl.dot(left, b)
+                tl.store(target, (base.to(tl.float32) + product).to(y.dtype.element_ty), mask=keep)

@@ -1,0 +1,104 @@
+"""Tile choices: tuned tables for each GPU, and the rule used where no table covers a shape."""
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, lru_cache
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .launch import INTERPRET
+
+TABLES = Path(__file__).parent / "tuned"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One kernel's tile. nr: rank rows a program reads (shrink). block: columns (shrink) or outputs (expand).
+
+    splits: parts of the columns (prefill shrink; decode derives it from block). chunk: blocks a program loops over (prefill
+    expand). vector: rows up to which vector products are used (decode). waves: programs for each multiprocessor at most.
+    """
+
+    block: int
+    nr: int = 16
+    splits: int = 1
+    chunk: int = 1
+    vector: int = 2
+    waves: int = 16
+    num_warps: int = 4
+    num_stages: int = 1
+    maxnreg: int = 0
+    specialize: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a tile is chosen by: kernel ("shrink" | "expand"), phase ("decode" | "prefill"), total width (in_features or the
+    sum of out_features), slices, rank_pad, tokens and tile bound."""
+
+    kernel: str
+    phase: str
+    width: int
+    slices: int
+    rank_pad: int
+    tokens: int
+    bound: int
+
+
+def default_tile(shape: Shape) -> Tile:
+    """Tile for a GPU or shape without a table: about 16 KiB of weights in flight a program in decode."""
+    if shape.phase == "decode":
+        if shape.kernel == "shrink":
+            return Tile(block=512 if shape.bound > 4 else 256, nr=16)
+        return Tile(block=max(32, min(512, 8192 // shape.rank_pad)))
+    if shape.kernel == "shrink":
+        nr = min(256, 1 << (shape.slices * shape.rank_pad - 1).bit_length())
+        return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8, num_stages=3)
+    return Tile(block=128 if shape.rank_pad <= 64 else 64, chunk=4, num_warps=4)
+
+
+@cache
+def table(gpu: str) -> tuple[tuple[Shape, Tile], ...]:
+    """Tuned entries for a GPU name ("NVIDIA H200"), empty where none is committed. Made by `python -m simlora.kernels.tune`."""
+    path = TABLES / (gpu.lower().replace(" ", "-") + ".json")
+    if not path.exists():
+        return ()
+    return tuple((Shape(**entry["shape"]), Tile(**entry["tile"])) for entry in json.loads(path.read_text())["entries"])
+
+
+def entry(shape: Shape, tile: Tile) -> dict[str, Any]:
+    """JSON form of one tuned choice; only fields that differ from the defaults are written."""
+    plain = {f.name: f.default for f in fields(Tile)}
+    return {"shape": asdict(shape), "tile": {k: v for k, v in asdict(tile).items() if v != plain[k]}}
+
+
+def _distance(a: Shape, b: Shape) -> float:
+    bound = abs(log2((a.bound + 1) / (b.bound + 1)))
+    tokens = abs(log2((a.tokens + 1) / (b.tokens + 1)))
+    return 4 * abs(log2(a.rank_pad / b.rank_pad)) + 2 * abs(log2(a.width / b.width)) + bound + 0.5 * tokens
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: Shape, gpu: str) -> Tile:
+    """Nearest tuned entry of the same kernel, phase and slice count; the default rule where there is none within a factor."""
+    same = [(s, t) for s, t in table(gpu) if (s.kernel, s.phase, s.slices) == (shape.kernel, shape.phase, shape.slices)]
+    if same:
+        nearest, tile = min(same, key=lambda pair: _distance(pair[0], shape))
+        if nearest.rank_pad == shape.rank_pad:
+            return tile
+    return default_tile(shape)
+
+
+def interpreted(tile: Tile) -> Tile:
+    """The same tile with at most 2 programs for each of the interpreter's few multiprocessors."""
+    return replace(tile, waves=2) if INTERPRET else tile
+
+
+@cache
+def gpu_name(index: int) -> str:
+    """Device name that selects a tuned table; "cpu" without CUDA."""
+    return torch.cuda.get_device_name(index) if torch.cuda.is_available() and not INTERPRET else "cpu"

@@ -1,0 +1,109 @@
+"""Routing policies: which replica gets a request. Plain objects that see only (possibly stale) views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from simlora.cluster.view import View
+from simlora.engines.request import Request
+
+
+class Send(NamedTuple):
+    """Send the request to this replica now."""
+
+    replica: int
+
+
+class Hold(NamedTuple):
+    """Keep the request at the router and ask again at until_s."""
+
+    until_s: float
+
+
+class Reject(NamedTuple):
+    """Answer the client with an error."""
+
+    reason: str
+
+
+Decision = Send | Hold | Reject
+
+
+class Router(Protocol):
+    """A routing policy."""
+
+    needs_views: bool
+    """False lets the simulation skip building views."""
+
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision: ...
+
+
+class RoundRobin:
+    """Replicas in turn."""
+
+    needs_views = False
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas, self._next = replicas, 0
+
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+        replica = self._next
+        self._next = (replica + 1) % self._replicas
+        return Send(replica)
+
+
+class LeastRequests:
+    """The replica with the fewest unfinished requests in its view; ties in turn."""
+
+    needs_views = True
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+        least = min(view.outstanding for view in views)
+        tied = [i for i, view in enumerate(views) if view.outstanding == least]
+        self._turn += 1
+        return Send(tied[self._turn % len(tied)])
+
+
+class LoraAffinity:
+    """Weighted scores of the Gateway API inference scheduler: queue, KV use and LoRA affinity (each in 0 to 1).
+
+    LoRA score: 1.0 where the adapter has requests running, 0.8 where a slot is free, 0 elsewhere (a base request scores
+    1.0 everywhere). Queue score: (longest - own) / (longest - shortest). KV score: 1 - use. The weights default to 1
+    each, as in the scheduler's integration configuration. Ties are broken by a hash of the request's number, so they
+    neither depend on the order of events nor favour one replica.
+    Source: llm-d-inference-scheduler 520af47, scorers queue, kv-cache-utilization and lora-affinity.
+    """
+
+    needs_views = True
+
+    def __init__(self, queue_weight: float = 1.0, kv_weight: float = 1.0, lora_weight: float = 1.0) -> None:
+        self._weights = queue_weight, kv_weight, lora_weight
+
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+        queue_weight, kv_weight, lora_weight = self._weights
+        longest = max(view.waiting for view in views)
+        spread = longest - min(view.waiting for view in views)
+        best, tied = -1.0, [0]
+        for i, view in enumerate(views):
+            queue = (longest - view.waiting) / spread if spread else 1.0
+            score = queue_weight * queue + kv_weight * (1.0 - view.kv_usage) + lora_weight * _affinity(request, view)
+            if score > best:
+                best, tied = score, [i]
+            elif score == best:
+                tied.append(i)
+        return Send(tied[_mix(request.index) % len(tied)])
+
+
+def _affinity(request: Request, view: View) -> float:
+    if not request.adapter or request.adapter in view.adapters:
+        return 1.0
+    return 0.8 if len(view.adapters) < view.max_loras else 0.0
+
+
+def _mix(number: int) -> int:
+    """Spread consecutive numbers (multiplicative hash, Knuth, The Art of Computer Programming vol. 3, 6.4)."""
+    return (number * 2654435761 & 0xFFFFFFFF) >> 16

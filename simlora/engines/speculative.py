@@ -1,0 +1,77 @@
+"""Speculative decoding as an acceptance model.
+
+Each step computes 1 + k tokens per request and emits one more than the draft tokens accepted; draft token i is accepted
+with probability a, given the ones before it were, so a step emits 1 + min(G, k) tokens, G geometric. The draws belong
+to the request (seed and number), so that preemption or other requests do not shift them. KV slots are taken for all
+1 + k tokens, as the engine does with its lookahead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.request import Request
+
+
+class SpeculativeBatch(DecodeBatch):
+    """Decoding requests that emit several tokens a step. Costs O(requests) per step, and steps are not alike."""
+
+    __slots__ = ("_acceptance", "_draft", "_emitted", "_requests", "_seed", "emitted_per_step", "tokens_per_step")
+
+    steady = False
+
+    def __init__(self, block_size: int, num_speculative_tokens: int, acceptance_rate: float, seed: int) -> None:
+        super().__init__(block_size)
+        self._draft, self._acceptance, self._seed = num_speculative_tokens, acceptance_rate, seed
+        self.tokens_per_step = 1 + num_speculative_tokens
+        self.emitted_per_step = sum(acceptance_rate**i for i in range(num_speculative_tokens + 1))
+        self._requests: dict[int, Request] = {}
+        self._emitted: dict[int, list[int]] = {}
+        """Request number -> tokens emitted by its first 0, 1, 2, ... decode steps of this residence."""
+
+    def add(self, request: Request, step: int) -> None:
+        request.start_step = step
+        request.base = 0
+        emitted = self._draw(request, request.output_tokens - request.emitted - 1)
+        request.last_step = step + len(emitted) - 1
+        self._requests[request.index], self._emitted[request.index] = request, emitted
+        self._join(request)
+
+    def _draw(self, request: Request, tokens: int) -> list[int]:
+        rng = np.random.default_rng([self._seed, request.index])
+        emitted = [0]
+        while emitted[-1] < tokens:
+            hits = rng.random(self._draft) < self._acceptance
+            accepted = self._draft if hits.all() else int(hits.argmin())
+            emitted.append(min(tokens, emitted[-1] + 1 + accepted))
+        return emitted
+
+    def _leave(self, request: Request) -> None:
+        self.count -= 1
+        del self._requests[request.index]
+        if request.adapter:
+            self.lora_count -= 1
+            self.rank_sum -= request.rank
+
+    def _context(self, request: Request, step: int) -> int:
+        emitted = self._emitted[request.index]
+        return request.prefill_tokens + emitted[min(step - request.start_step, len(emitted)) - 1]
+
+    def context_tokens(self, step: int) -> int:
+        return sum(self._context(request, step) for request in self._requests.values())
+
+    def growth(self, step: int) -> int:
+        return sum(self.request_growth(request, step) for request in self._requests.values())
+
+    def request_growth(self, request: Request, step: int) -> int:
+        return self.blocks(request, step) - self.blocks(request, step - 1)
+
+    def blocks(self, request: Request, step: int) -> int:
+        if step <= request.start_step:
+            return -(-request.prefill_tokens // self.block_size)
+        return -(-(self._context(request, step) + self.tokens_per_step) // self.block_size)
+
+    def emitted(self, request: Request, step: int) -> int:
+        emitted = self._emitted[request.index]
+        return 1 + emitted[min(step - request.start_step, len(emitted)) - 1]

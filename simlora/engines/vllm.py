@@ -1,0 +1,393 @@
+"""vLLM V1's scheduler with multi-LoRA: policy only, no clock.
+
+Follows vllm/v1/core/sched/scheduler.py: running requests first in list order, then the waiting queue under one token
+budget. An adapter that finds no slot is skipped; a prompt that finds no KV stops the admission; a decode that finds no
+KV block preempts the tail of the running list, and a step that preempted admits nobody.
+
+Decoding requests live in a DecodeBatch, so a step costs no work per token. Because max_num_batched_tokens is at least
+max_num_seqs, every decode fits the budget, and at most one prompt is half done: the tail of the running list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.engines.base import KV, SEQS, SLOTS, TOKENS, Delivery
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.request import Request
+from simlora.engines.waiting import WaitingQueue
+from simlora.latency.step import GPU, Prefill, StepPlan
+from simlora.memory.tiers import AdapterTiers
+
+TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
+
+
+@dataclass(frozen=True)
+class VllmLimits:
+    """The scheduler's settings after all defaults are resolved; names are vLLM's."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_blocks: int
+    """Usable blocks: num_gpu_blocks - 1, since one is the null block."""
+    block_size: int
+    max_loras: int
+    """0 with LoRA off."""
+    max_lora_rank: int
+    async_scheduling: bool
+    enable_chunked_prefill: bool = True
+    reserve_full_prompt: bool = True
+    """scheduler_reserve_full_isl: admit only when the whole prompt fits into the free blocks."""
+    pinned: frozenset[int] = frozenset()
+
+
+class VllmEngine:
+    """One replica's scheduler, KV accounting and adapter slots."""
+
+    def __init__(
+        self,
+        limits: VllmLimits,
+        tiers: AdapterTiers | None,
+        decodes: DecodeBatch | None = None,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:
+        self.limits, self.tiers, self.cache = limits, tiers, prefix_cache
+        self.decodes = decodes or DecodeBatch(limits.block_size)
+        self.waiting = WaitingQueue()
+        self.running: dict[int, Request] = {}
+        self.active: dict[int, int] = {}
+        """Adapters of the planned step -> their requests in it."""
+        self.partial: Request | None = None
+        """The request whose prompt is half computed."""
+        self.leaving: list[Request] = []
+        """Not in the plan any more, but their last token is still on the GPU: they hold seat and blocks."""
+        self.free = limits.kv_blocks
+        self.step = -1
+        self.version = 0
+        self.blocked = TOKENS
+        self.loading: list[Request] = []
+        self.rank_tokens = 0
+        """Sum over the LoRA tokens of the last plan of their adapter's own rank."""
+        self.tier_counts = [0, 0, 0, 0]
+        """Admissions with an adapter by where it was found (TIER_CODE)."""
+        self.evictions = 0
+        self.preemptions = 0
+        self._unpinned_slots = limits.max_loras - len(limits.pinned)
+        self._unpinned_active = 0
+        self._planned_first: list[Request] = []
+        self._in_flight_first: list[Request] = []
+        for adapter in limits.pinned:
+            self.waiting.activate(adapter)
+
+    # --- arrivals -----------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: Request, now_s: float) -> bool:
+        blocked_before = self.waiting.size > 0 and self.blocked in (KV, SEQS)
+        self.waiting.push(request)
+        if blocked_before or len(self.running) - len(self.leaving) >= self.limits.max_num_seqs:
+            return False
+        return not request.adapter or self._has_slot(request.adapter) or not self._slots_full()
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request could run alone."""
+        tokens = request.prompt_tokens + request.output_tokens - 1
+        return -(-tokens // self.limits.block_size) <= self.limits.kv_blocks
+
+    # --- planning -----------------------------------------------------------------------------------------------
+
+    def form_step(self, now_s: float) -> StepPlan | None:
+        step = self.step + 1
+        decodes = self.decodes
+        heap = decodes.heap
+        if heap and heap[0][0] < step:
+            self._retire(step, now_s)
+        count = decodes.count
+        preempted = False
+        if count:
+            need = decodes.growth(step)
+            if need:
+                if need > self.free:
+                    preempted = self._grow_with_preemption(step, now_s)
+                else:
+                    self._take(need)
+        if self.waiting.size or self.partial is not None:
+            return self._mixed_plan(step, preempted, now_s)
+        return self._decode_plan(step) if count else None
+
+    def _decode_plan(self, step: int) -> StepPlan:
+        decodes = self.decodes
+        count, per_decode, adapters = decodes.count, decodes.tokens_per_step, len(self.active)
+        self.step = step
+        self.rank_tokens = decodes.rank_sum * per_decode
+        return StepPlan(
+            (), count, decodes.context_tokens(step), count * per_decode, count, adapters, decodes.lora_count * per_decode,
+            self.limits.max_lora_rank if adapters else 0, False, (), self._horizon(step, count) if decodes.steady else 1,
+            decodes.emitted_per_step,
+        )  # fmt: skip
+
+    def _mixed_plan(self, step: int, preempted: bool, now_s: float) -> StepPlan | None:
+        decodes = self.decodes
+        per_decode, count, context = decodes.tokens_per_step, decodes.count, decodes.context_tokens(step)
+        budget = self.limits.max_num_batched_tokens - count * per_decode
+        lora_tokens, rank_tokens = decodes.lora_count * per_decode, decodes.rank_sum * per_decode
+        chunks: list[tuple[Request, int]] = []
+        if self.partial is not None and not preempted:
+            preempted = not self._continue_partial(budget, chunks, step, now_s)
+            budget -= chunks[0][1] if chunks else 0
+        loads: tuple[tuple[int, int, str], ...] = ()
+        if preempted:
+            self.blocked = KV
+        elif self.waiting.size:
+            loads = self._admit(budget, chunks, now_s)
+        if not chunks:
+            if not count:
+                return None
+            plan = self._decode_plan(step)
+            return plan._replace(max_repeat=1) if preempted else plan
+        self.step = step
+        self.version += 1
+        prefills, tokens = [], count * per_decode
+        for request, chunk in chunks:
+            prefills.append(Prefill(request.index, request.computed, chunk))
+            tokens += chunk
+            if request.adapter:
+                lora_tokens += chunk
+                rank_tokens += chunk * request.rank
+            self._compute(request, chunk, step)
+        self.rank_tokens = rank_tokens
+        rank = self.limits.max_lora_rank if self.active else 0
+        return StepPlan(
+            tuple(prefills), count, context, tokens, count + len(chunks), len(self.active), lora_tokens, rank, True, loads, 1,
+            decodes.emitted_per_step,
+        )  # fmt: skip
+
+    def _continue_partial(self, budget: int, chunks: list[tuple[Request, int]], step: int, now_s: float) -> bool:
+        request = self.partial
+        assert request is not None
+        chunk = min(request.prefill_tokens - request.computed, budget)
+        if chunk <= 0:
+            return True
+        size = self.limits.block_size
+        need = -(-(request.computed + chunk) // size) - -(-request.computed // size)
+        if need > self.free:  # it is the tail of the running list, hence the victim itself
+            self._preempt(request, step, now_s)
+            return False
+        self._take(need)
+        chunks.append((request, chunk))
+        return True
+
+    def _admit(self, budget: int, chunks: list[tuple[Request, int]], now_s: float) -> tuple[tuple[int, int, str], ...]:
+        limits, waiting, size = self.limits, self.waiting, self.limits.block_size
+        loads: list[tuple[int, int, str]] = []
+        self.loading = []
+        head: Request | None = None
+        while waiting.size:
+            if budget <= 0:
+                self.blocked = TOKENS
+                break
+            if len(self.running) >= limits.max_num_seqs:
+                self.blocked = SEQS
+                break
+            head = waiting.head(self._slots_full())
+            if head is None:
+                self.blocked = SLOTS
+                break
+            total = head.prefill_tokens
+            cached, fresh_hits = (0, 0) if self.cache is None else self.cache.lookup(head)
+            shared = cached // size
+            chunk = min(total - cached, budget)
+            if chunk < total - cached and not limits.enable_chunked_prefill:
+                self.blocked = TOKENS
+                break
+            needed = total if limits.reserve_full_prompt else cached + chunk
+            if -(-needed // size) - shared + fresh_hits > self.free:
+                self.blocked = KV
+                break
+            waiting.pop(head)
+            if self.cache is not None:
+                self.free -= self.cache.acquire(head, cached)
+            self._take(-(-(cached + chunk) // size) - shared)
+            head.computed = cached
+            self._start(head, loads, now_s)
+            chunks.append((head, chunk))
+            budget -= chunk
+        if waiting.size and self._slots_full():
+            waiting.mark_skipped_before(head)
+        return tuple(loads)
+
+    def _start(self, request: Request, loads: list[tuple[int, int, str]], now_s: float) -> None:
+        self.running[request.index] = request
+        if request.admitted_s != request.admitted_s:
+            request.admitted_s = now_s
+            request.cached_tokens = request.computed
+        adapter = request.adapter
+        if not adapter:
+            return
+        tier = self._join(adapter, now_s)
+        self.tier_counts[TIER_CODE[tier]] += 1
+        if tier != GPU:
+            loads.append((adapter, request.rank, tier))
+            self.loading.append(request)
+            request.load_tier = TIER_CODE[tier]
+
+    def _compute(self, request: Request, chunk: int, step: int) -> None:
+        """Advance a prompt; as in the engine, computed tokens count as soon as they are scheduled."""
+        request.computed += chunk
+        if request.computed < request.prefill_tokens:
+            self.partial = request
+            return
+        if self.partial is request:
+            self.partial = None
+        if self.cache is not None:
+            self.cache.insert(request)
+        self.decodes.add(request, step)
+        self._planned_first.append(request)
+
+    def _horizon(self, step: int, count: int) -> int:
+        """For how many steps the plan stays what it is, arrivals aside."""
+        if self.leaving and self.waiting.size and self.blocked in (KV, SEQS):
+            return 1
+        decodes = self.decodes
+        steps = decodes.heap[0][0] - step + 1
+        if count * (steps // decodes.block_size + 1) > self.free:
+            steps = min(steps, 1 + decodes.steps_within(step + 1, self.free))
+        return steps
+
+    # --- what comes out -----------------------------------------------------------------------------------------
+
+    def commit(self, steps: int, now_s: float) -> Delivery:
+        if steps > 1:
+            self._take(self.decodes.new_blocks(self.step + 1, steps - 1))
+            self.step += steps - 1
+        if self.limits.async_scheduling:
+            first, self._in_flight_first = self._in_flight_first, self._planned_first
+        else:
+            first = self._planned_first
+            heap = self.decodes.heap
+            if heap and heap[0][0] <= self.step:
+                self._retire(self.step + 1, now_s)
+        if self._planned_first:
+            self._planned_first = []
+        finished = self.leaving
+        if finished:
+            self.leaving = []
+            for request in finished:
+                del self.running[request.index]
+                self._give_back(request, self.decodes.blocks(request, request.last_step))
+        return first, finished
+
+    def pass_over(self, late: list[Request], last_plan_s: float) -> None:
+        if self.blocked == SLOTS:
+            for request in late:
+                if request.routed_s < last_plan_s and request.adapter and not self._has_slot(request.adapter):
+                    self.waiting.mark_skipped_through(request)
+
+    def _retire(self, step: int, now_s: float) -> None:
+        self.version += 1
+        for request in self.decodes.retire(step):
+            self.leaving.append(request)
+            if request.adapter:
+                self._leave(request.adapter, now_s)
+
+    # --- KV pressure --------------------------------------------------------------------------------------------
+
+    def _grow_with_preemption(self, step: int, now_s: float) -> bool:
+        """Give every decode its block in list order, preempting the tail while there is none. True: preempted."""
+        order = list(self.running.values())
+        leaving = {id(r) for r in self.leaving}
+        preempted, position = False, 0
+        while position < len(order):
+            request = order[position]
+            position += 1
+            need = 0 if request is self.partial or id(request) in leaving else self.decodes.request_growth(request, step)
+            while self.free < need:
+                victim = order.pop()
+                if id(victim) in leaving:  # its last token is on its way; only the blocks go early
+                    continue
+                self._preempt(victim, step, now_s)
+                preempted = True
+                if victim is request:
+                    return True
+            self._take(need)
+        return preempted
+
+    def _preempt(self, request: Request, step: int, now_s: float) -> None:
+        """Recompute later: all KV is freed, the request goes to the front of the queue."""
+        self.version += 1
+        self.preemptions += 1
+        request.preemptions += 1
+        del self.running[request.index]
+        if request is self.partial:
+            self.partial = None
+            request.recomputed_tokens += request.computed
+            self._give_back(request, -(-request.computed // self.limits.block_size))
+        else:
+            emitted = self.decodes.emitted(request, step)
+            self._give_back(request, self.decodes.blocks(request, step - 1))
+            self.decodes.remove(request)
+            request.recomputed_tokens += request.prefill_tokens + emitted - 1
+            request.emitted += emitted
+            request.preempted_at_s = now_s
+        request.prefill_tokens = request.prompt_tokens + request.emitted
+        request.computed = 0
+        if request.adapter:
+            self._leave(request.adapter, now_s)
+        self.waiting.push_preempted(request)
+
+    def _take(self, blocks: int) -> None:
+        self.free -= blocks
+        if self.cache is not None:
+            self.cache.shrink(self.free)
+
+    def _give_back(self, request: Request, blocks: int) -> None:
+        self.free += blocks - request.shared_blocks
+        if self.cache is not None:
+            self.free += self.cache.release(request)
+
+    # --- adapters -----------------------------------------------------------------------------------------------
+
+    def _has_slot(self, adapter: int) -> bool:
+        return adapter in self.active or adapter in self.limits.pinned
+
+    def _slots_full(self) -> bool:
+        return self._unpinned_active >= self._unpinned_slots
+
+    def _join(self, adapter: int, now_s: float) -> str:
+        """Count one more request of the adapter in the step; returns the tier it was found in."""
+        requests = self.active.get(adapter, 0)
+        self.active[adapter] = requests + 1
+        if requests:
+            return GPU
+        if adapter not in self.limits.pinned:
+            self._unpinned_active += 1
+            self.waiting.activate(adapter)
+        assert self.tiers is not None
+        tier, evicted = self.tiers.activate(adapter, now_s)
+        self.evictions += evicted
+        return tier
+
+    def _leave(self, adapter: int, now_s: float) -> None:
+        requests = self.active[adapter] - 1
+        if requests:
+            self.active[adapter] = requests
+            return
+        del self.active[adapter]
+        if adapter not in self.limits.pinned:
+            self._unpinned_active -= 1
+            self.waiting.deactivate(adapter)
+        assert self.tiers is not None
+        self.tiers.release(adapter, now_s)
+
+    # --- views --------------------------------------------------------------------------------------------------
+
+    def leaving_blocks(self) -> int:
+        """KV blocks that the leaving requests give back when their last token is out."""
+        return sum(self.decodes.blocks(r, r.last_step) for r in self.leaving)
+
+    def waiting_by_reason(self) -> tuple[int, int, int, int]:
+        counts = [0, 0, 0, 0]
+        slots = self.waiting.size - self.waiting.active_count if self._slots_full() else 0
+        counts[SLOTS] = slots
+        counts[self.blocked] += self.waiting.size - slots
+        return counts[0], counts[1], counts[2], counts[3]

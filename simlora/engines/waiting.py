@@ -1,0 +1,119 @@
+"""The waiting queue of a vLLM scheduler, indexed by adapter.
+
+vLLM walks its queue in order and skips requests whose adapter finds no slot. Walking thousands of skipped requests in
+every step would dominate a simulation, so requests are kept per adapter, and two heaps of heads answer "who is next"
+among all adapters and among the adapters that are active. The order is the engine's: skipped requests first, in their
+own order, then preempted ones (latest first), then arrivals.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from simlora.engines.request import Request
+
+_ARRIVAL_BITS = 32
+"""Keys of arrivals are multiples of 2**32; preempted requests get keys between two arrivals."""
+_HALF = 1 << (_ARRIVAL_BITS - 1)
+
+
+class WaitingQueue:
+    """FCFS order over per-adapter queues. Adapter 0 (base) is always active."""
+
+    __slots__ = ("_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "active_count", "size")
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[Request]] = {}
+        self._heads: list[tuple[int, int]] = []
+        self._active_heads: list[tuple[int, int]] = []
+        self._active: set[int] = {0}
+        self._arrivals = 0
+        self._preempted = 0
+        self._frontier = 0
+        self.size = 0
+        self.active_count = 0
+        """Waiting requests whose adapter is active."""
+
+    def push(self, request: Request) -> None:
+        """Append an arrival."""
+        self._arrivals += 1
+        request.key = self._arrivals << _ARRIVAL_BITS
+        queue = self._queues.get(request.adapter)
+        if queue is None:
+            queue = self._queues[request.adapter] = deque()
+        queue.append(request)
+        self._count(request.adapter, 1)
+        if len(queue) == 1:
+            self._push_head(request)
+
+    def push_preempted(self, request: Request) -> None:
+        """Put a preempted request in front of everything that has not been skipped yet."""
+        self._preempted += 1
+        request.key = self._frontier + _HALF - self._preempted
+        queue = self._queues.setdefault(request.adapter, deque())
+        position = 0
+        while position < len(queue) and queue[position].key < request.key:
+            position += 1
+        queue.insert(position, request)
+        self._count(request.adapter, 1)
+        if position == 0:
+            self._push_head(request)
+
+    def head(self, active_only: bool) -> Request | None:
+        """The next request in order; with active_only, the next one whose adapter is active."""
+        heap = self._active_heads if active_only else self._heads
+        while heap:
+            key, adapter = heap[0]
+            queue = self._queues[adapter]
+            if queue and queue[0].key == key and (not active_only or adapter in self._active):
+                return queue[0]
+            heappop(heap)
+        return None
+
+    def pop(self, request: Request) -> None:
+        """Take a request that `head` returned."""
+        queue = self._queues[request.adapter]
+        queue.popleft()
+        self._count(request.adapter, -1)
+        if queue:
+            self._push_head(queue[0])
+
+    def activate(self, adapter: int) -> None:
+        """The adapter has requests in the step from now on."""
+        self._active.add(adapter)
+        queue = self._queues.get(adapter)
+        if queue:
+            self.active_count += len(queue)
+            heappush(self._active_heads, (queue[0].key, adapter))
+
+    def deactivate(self, adapter: int) -> None:
+        self._active.discard(adapter)
+        queue = self._queues.get(adapter)
+        if queue:
+            self.active_count -= len(queue)
+
+    def mark_skipped_before(self, request: Request | None) -> None:
+        """Every request before this one (None: all) was passed over; later preemptions queue up behind them."""
+        self._skip_to((self._arrivals << _ARRIVAL_BITS) if request is None else request.key - 1)
+
+    def mark_skipped_through(self, request: Request) -> None:
+        """This arrival and everything before it was passed over."""
+        self._skip_to(request.key)
+
+    def _skip_to(self, key: int) -> None:
+        self._frontier = max(self._frontier, key >> _ARRIVAL_BITS << _ARRIVAL_BITS)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        """All waiting requests in order (slow; for checks and the end of a run)."""
+        return iter(sorted((r for queue in self._queues.values() for r in queue), key=lambda r: r.key))
+
+    def _count(self, adapter: int, change: int) -> None:
+        self.size += change
+        if adapter in self._active:
+            self.active_count += change
+
+    def _push_head(self, request: Request) -> None:
+        heappush(self._heads, (request.key, request.adapter))
+        if request.adapter in self._active:
+            heappush(self._active_heads, (request.key, request.adapter))

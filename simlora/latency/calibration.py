@@ -1,0 +1,195 @@
+"""The calibration file: what was measured on one GPU with one engine version, and how well it fits.
+
+All times are seconds. Parameters of a term are those of one class; `measured` gives the range of every variable that
+the fit saw; outside it a result is an extrapolation and marked so. A file with an unknown key is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = "simlora-calibration/1"
+
+Range = tuple[float, float]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Term(Part):
+    """Common to all terms: where the numbers come from and how far they carry."""
+
+    basis: Literal["measured", "assumed", "scaled", "roofline"]
+    measured: dict[str, Range] = Field(default_factory=dict, description="Variable -> lowest and highest value fitted")
+    fit_error: float | None = Field(default=None, ge=0, description="RMS relative error on the samples fitted")
+    held_out_error: float | None = Field(default=None, ge=0, description="RMS relative error on samples left out")
+    note: str = ""
+
+
+class OperatorParameters(Part):
+    """Base-model operators without attention over the context, inside a CUDA graph."""
+
+    weight_bytes_per_s: float = Field(gt=0, description="Streaming rate of weights in small-batch GEMMs")
+    gemm_flops: float = Field(gt=0, description="FLOP/s of compute-bound GEMMs")
+    blend: float = Field(ge=1, description="p of (memory^p + compute^p)^(1/p): how softly the two limits meet")
+    layer_s: float = Field(ge=0, description="Kernel start and tail time of one layer, whatever its size")
+    activation_bytes_per_s: float = Field(gt=0, description="Rate of element-wise kernels and the sampler")
+
+
+class AttentionParameters(Part):
+    kv_bytes_per_s: float = Field(gt=0, description="Rate at which decode attention reads the KV cache")
+    prefill_flops: float = Field(gt=0, description="FLOP/s of causal attention over a prompt")
+
+
+class LoraKernelParameters(Part):
+    """vLLM's Triton shrink and expand, per launch and per thread block on the calibrated number of SMs."""
+
+    launch_s: float = Field(ge=0)
+    dead_shrink_s: float = Field(ge=0)
+    dead_expand_s: float = Field(ge=0)
+    shrink_s: float = Field(ge=0)
+    expand_s: float = Field(ge=0)
+
+
+class HostParameters(Part):
+    """CPU time of the engine process. `layer` costs are multiplied by the number of layers.
+
+    prepare: outputs of the step before, scheduling, batch update. launch: attention metadata, launches, sampler.
+    metadata: LoRA mapping of a changed batch; it reads a flag back from the GPU, so it waits for the step before, and
+    what follows (metadata + launch) is never hidden behind the GPU.
+    """
+
+    prepare_s: float = Field(ge=0)
+    prepare_request_s: float = Field(ge=0)
+    metadata_s: float = Field(ge=0)
+    metadata_token_s: float = Field(ge=0)
+    metadata_token_slot_s: float = Field(ge=0)
+    graph_s: float = Field(ge=0)
+    graph_request_s: float = Field(ge=0)
+    piecewise_s: float = Field(ge=0)
+    piecewise_layer_s: float = Field(ge=0)
+    eager_s: float = Field(ge=0)
+    eager_layer_s: float = Field(ge=0)
+    eager_lora_unused_layer_s: float = Field(ge=0, description="Extra per layer, LoRA enabled but not in the step")
+    eager_lora_layer_s: float = Field(ge=0, description="Extra per layer when the step has adapters")
+    tail_s: float = Field(ge=0, description="GPU time after the last launch: logits and sampling")
+
+
+class CopyParameters(Part):
+    """Adapter loads, which block the step."""
+
+    module_s: float = Field(ge=0, description="Host to slot, per (A, B) pair: two zero fills and two copies issued")
+    bytes_per_s: float = Field(gt=0, description="Pinned host to device")
+    mismatch_module_s: float = Field(ge=0, description="Extra per pair where rank < slot rank: staged copies")
+    disk_module_s: float = Field(ge=0, description="Disk to host: parse, pack and pin, per pair")
+    disk_bytes_per_s: float = Field(gt=0, description="Disk (page cache) to packed pinned host memory")
+
+
+class FrontEndParameters(Part):
+    """One process that takes requests in and hands tokens out, in turn."""
+
+    in_s: float = Field(ge=0)
+    out_s: float = Field(ge=0)
+    out_request_s: float = Field(ge=0, description="Growth of the way out per running request")
+    http_s: float = Field(ge=0, description="Extra on the way in for an HTTP endpoint; half of it on the way out")
+
+
+class CollectiveParameters(Part):
+    latency_s: float = Field(ge=0)
+    link_fraction: float = Field(gt=0, le=1, description="Share of the link's rate that a ring all-reduce reaches")
+
+
+class StartParameters(Part):
+    """Engine start: weights, compilation, graph capture."""
+
+    base_s: float = Field(ge=0)
+    lora_s: float = Field(ge=0, description="Extra for a second family of graphs with LoRA kernels")
+    slot_s: float = Field(ge=0)
+
+
+class OperatorTerm(Term):
+    parameters: OperatorParameters
+
+
+class AttentionTerm(Term):
+    parameters: AttentionParameters
+
+
+class LoraKernelTerm(Term):
+    parameters: LoraKernelParameters
+
+
+class HostTerm(Term):
+    parameters: HostParameters
+
+
+class CopyTerm(Term):
+    parameters: CopyParameters
+
+
+class FrontEndTerm(Term):
+    parameters: FrontEndParameters
+
+
+class CollectiveTerm(Term):
+    parameters: CollectiveParameters
+
+
+class StartTerm(Term):
+    parameters: StartParameters
+
+
+class Terms(Part):
+    operators: OperatorTerm
+    attention: AttentionTerm
+    lora_kernels: LoraKernelTerm
+    host: HostTerm
+    copies: CopyTerm
+    front_end: FrontEndTerm
+    collectives: CollectiveTerm
+    engine_start: StartTerm
+
+
+class EngineId(Part):
+    kind: str
+    version: str
+
+
+class GpuId(Part):
+    """Datasheet values that the parameters are tied to; scaling to another GPU goes by their ratios."""
+
+    name: str
+    architecture: str
+    hbm_bytes_per_s: float = Field(gt=0)
+    bf16_flops: float = Field(gt=0)
+    sm_count: int = Field(gt=0)
+    host_link_bytes_per_s: float = Field(gt=0)
+    gpu_link_bytes_per_s: float = Field(gt=0)
+
+
+class Provenance(Part):
+    host_cpu: str
+    driver: str
+    versions: dict[str, str]
+    date: str
+    command: str
+    source_runs: tuple[str, ...]
+    host_factors: dict[str, float] = Field(
+        default_factory=dict, description="Machine of a source run -> factor on host terms in the fit; 1 = the file's"
+    )
+
+
+class Calibration(Part):
+    schema_version: Literal["simlora-calibration/1"] = Field(alias="schema")
+    id: str
+    engine: EngineId
+    gpu: GpuId
+    provenance: Provenance
+    terms: Terms
+    extrapolated: tuple[str, ...] = Field(default=(), description="Terms carried over to another GPU or engine")
+    notes: tuple[str, ...] = Field(default=(), description="How this calibration was chosen and scaled")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)

@@ -1,0 +1,36 @@
+"""All-reduce time of tensor parallelism. Not measured yet: a latency and a share of the link's rate, marked so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.latency.calibration import CollectiveParameters
+from simlora.scenario.model_spec import ModelSpec
+
+ALL_REDUCES_PER_LAYER = 2
+SMALL_COLLECTIVES_PER_LAYER = 4
+"""With fully sharded adapters: two all-gathers and two all-reduces of the shrink result."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Ring all-reduce: 2 (t - 1) / t of the bytes cross each link."""
+
+    parameters: CollectiveParameters
+    model: ModelSpec
+    tp: int
+    link_bytes_per_s: float
+    fully_sharded: bool
+    slot_rank: int
+
+    def step_s(self, tokens: int, adapters: int) -> float:
+        if self.tp == 1:
+            return 0.0
+        per_layer = ALL_REDUCES_PER_LAYER * self._reduce_s(tokens * self.model.hidden_size * self.model.dtype_bytes)
+        if self.fully_sharded and adapters:
+            per_layer += SMALL_COLLECTIVES_PER_LAYER * self._reduce_s(tokens * self.slot_rank * 4)
+        return per_layer * self.model.num_hidden_layers
+
+    def _reduce_s(self, size_bytes: float) -> float:
+        crossing = 2.0 * (self.tp - 1) / self.tp * size_bytes
+        return self.parameters.latency_s + crossing / (self.link_bytes_per_s * self.parameters.link_fraction)

@@ -1,0 +1,49 @@
+"""CPU time of the engine process per step, by the way the step is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.latency.calibration import HostParameters
+from simlora.latency.graphs import Regime
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """Host time of one step: before the read-back from the GPU, and after it (0 where nothing is read back)."""
+
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class Host:
+    """Host terms of one engine configuration."""
+
+    parameters: HostParameters
+    layers: int
+    enable_lora: bool
+    max_loras: int
+
+    def cost(self, regime: Regime, requests: int, tokens: int, adapters: int, changed: bool) -> HostCost:
+        """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
+        prepare = self.parameters.prepare_s + self.parameters.prepare_request_s * requests
+        launch = self.launch_s(regime, requests, adapters)
+        if not (self.enable_lora and changed):
+            return HostCost(prepare + launch, 0.0)
+        return HostCost(prepare, self._metadata_s(tokens) + launch)
+
+    def launch_s(self, regime: Regime, requests: int, adapters: int) -> float:
+        p = self.parameters
+        if regime == "graph":
+            return p.graph_s + p.graph_request_s * requests
+        if regime == "piecewise":
+            return p.piecewise_s + p.piecewise_layer_s * self.layers
+        per_layer = p.eager_layer_s
+        if self.enable_lora:
+            per_layer += p.eager_lora_layer_s if adapters else p.eager_lora_unused_layer_s
+        return p.eager_s + per_layer * self.layers
+
+    def _metadata_s(self, tokens: int) -> float:
+        p = self.parameters
+        return p.metadata_s + tokens * (p.metadata_token_s + p.metadata_token_slot_s * self.max_loras)

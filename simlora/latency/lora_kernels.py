@@ -1,0 +1,77 @@
+"""GPU time of vLLM's Triton shrink and expand kernels, counted in thread blocks.
+
+Both kernels launch a grid over (tiles, slices, slots + 1). A block whose slot is not in use, or whose row tile lies
+beyond its adapter's tokens, exits at once: `dead`. The others do one tile at the slot's padded rank. So the grid grows
+with slots and the useful work with distinct adapters; a rank below the slot's costs as much as the slot's.
+Tiles: lora_shrink_op.py and lora_expand_op.py of vLLM 0.20, default configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.latency.calibration import LoraKernelParameters
+from simlora.latency.graphs import active_adapter_grid
+from simlora.latency.shapes import Linear
+
+SPLIT_TOKENS = 128
+"""At this many tokens the shrink kernel changes its split of the K axis."""
+SHRINK_ROWS, SHRINK_COLUMNS = 32, 16
+EXPAND_ROWS, EXPAND_COLUMNS_SLICED, EXPAND_COLUMNS_SINGLE = 64, 64, 128
+LAUNCHES_PER_LINEAR = 2
+
+
+def split_k(tokens: int) -> int:
+    """Blocks that share one K axis."""
+    return 64 if tokens < SPLIT_TOKENS else 8
+
+
+def row_tiles(lora_tokens: int, adapters: int, rows: int) -> float:
+    """Expected row tiles over all adapters: exact for one, about half a tile of waste per adapter for many."""
+    if adapters == 1:
+        return float(-(-lora_tokens // rows))
+    per_adapter = lora_tokens / adapters
+    return adapters * max(1.0, per_adapter / rows + 0.5 * (1.0 - 1.0 / adapters))
+
+
+@dataclass(frozen=True)
+class LoraKernels:
+    """Prices one engine configuration's LoRA kernels."""
+
+    parameters: LoraKernelParameters
+    linears: tuple[Linear, ...]
+    layers: int
+    head: Linear | None
+    """lm_head, where the engine wraps it."""
+    max_loras: int
+    specialize: bool
+    sm_ratio: float
+    """SMs of the calibrated GPU / SMs of this one."""
+
+    def step_s(self, tokens: int, lora_tokens: int, adapters: int, rank: int, head_rows: int) -> float:
+        """Seconds of a step of `tokens` padded tokens, `lora_tokens` of them over `adapters`, in slots of `rank`."""
+        if adapters <= 0:
+            return 0.0
+        grid = active_adapter_grid(adapters, self.max_loras, self.specialize)
+        used = max(lora_tokens, adapters)
+        seconds = self.layers * sum(self._linear_s(item, tokens, used, adapters, rank, grid) for item in self.linears)
+        if self.head is not None:
+            seconds += self._linear_s(self.head, head_rows, min(used, max(head_rows, adapters)), adapters, rank, grid)
+        return seconds
+
+    def _linear_s(self, linear: Linear, tokens: int, used: int, adapters: int, rank: int, grid: int) -> float:
+        p = self.parameters
+        slices = len(linear.outputs)
+        split, columns = split_k(tokens), -(-rank // SHRINK_COLUMNS)
+        shrink_all = split * -(-tokens // SHRINK_ROWS) * columns * slices * grid
+        shrink_used = split * row_tiles(used, adapters, SHRINK_ROWS) * columns * slices
+        width = EXPAND_COLUMNS_SLICED if slices > 1 else EXPAND_COLUMNS_SINGLE
+        expand_all = -(-tokens // EXPAND_ROWS) * -(-max(linear.outputs) // width) * slices * grid
+        expand_used = row_tiles(used, adapters, EXPAND_ROWS) * sum(-(-out // width) for out in linear.outputs)
+        blocks_s = (
+            max(shrink_all - shrink_used, 0.0) * p.dead_shrink_s
+            + shrink_used * p.shrink_s
+            + max(expand_all - expand_used, 0.0) * p.dead_expand_s
+            + expand_used * p.expand_s
+        )
+        return LAUNCHES_PER_LINEAR * p.launch_s + blocks_s * self.sm_ratio

@@ -1,0 +1,145 @@
+"""StepLatency: what one engine step costs, composed of the calibrated terms.
+
+price() is called once per change of the batch, so everything that does not depend on the context is cached by the
+step's composition, and the rest is a few multiplications.
+"""
+
+from __future__ import annotations
+
+from simlora.latency.calibration import Calibration
+from simlora.latency.collectives import Collectives
+from simlora.latency.copies import Copies
+from simlora.latency.graphs import Regime, capture_sizes, padded_tokens
+from simlora.latency.host import Host
+from simlora.latency.inputs import EngineSettings
+from simlora.latency.lora_kernels import LoraKernels
+from simlora.latency.operators import Attention, Operators
+from simlora.latency.shapes import Linear, layer_linears
+from simlora.latency.step import Prefill, StepPlan, StepTiming
+from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.model_spec import ModelSpec
+
+_Fixed = tuple[float, float, float, float, float, float, bool, tuple[str, ...]]
+"""host before, host after, host of a repetition, base, lora, collective, launch bound, extrapolated terms."""
+
+
+class StepLatency:
+    """Prices steps of one model on one GPU type under one engine configuration. Not thread-safe (it fills caches)."""
+
+    def __init__(self, model: ModelSpec, gpu: GpuSpec, engine: EngineSettings, calibration: Calibration) -> None:
+        terms, tp = calibration.terms, engine.tensor_parallel_size
+        self.calibration = calibration
+        self.slot_rank = engine.max_lora_rank
+        self.operators = Operators(terms.operators.parameters, model, tp)
+        self.attention = Attention.of(terms.attention.parameters, model, tp)
+        self.lora = self._lora_kernels(calibration, model, gpu, engine, tp)
+        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, engine.max_loras)
+        link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
+        self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
+        self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank)
+        self._engine = engine
+        sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
+        self._pad = padded_tokens(() if engine.enforce_eager else sizes)
+        self._largest = len(self._pad) - 1
+        self._tail_s = terms.host.parameters.tail_s
+        self._decode_token_s = self.attention.decode_token_s
+        self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
+        self._loads: dict[tuple[int, str], float] = {}
+        self._front = terms.front_end.parameters
+        http = self._front.http_s if engine.endpoint == "http" else 0.0
+        self.frontend_in_s = self._front.in_s + http
+        self._out_s = self._front.out_s + 0.5 * http
+        self._out_request_s = self._front.out_request_s
+
+    @staticmethod
+    def _lora_kernels(
+        calibration: Calibration, model: ModelSpec, gpu: GpuSpec, engine: EngineSettings, tp: int
+    ) -> LoraKernels:
+        return LoraKernels(
+            parameters=calibration.terms.lora_kernels.parameters,
+            linears=layer_linears(model, tp),
+            layers=model.num_hidden_layers,
+            head=Linear("lm_head", model.hidden_size, (model.vocab_size,)) if model.has_lora_embeddings else None,
+            max_loras=engine.max_loras,
+            specialize=engine.specialize_active_lora,
+            sm_ratio=calibration.gpu.sm_count / gpu.sm_count,
+        )
+
+    def price(self, plan: StepPlan) -> StepTiming:
+        """Durations of the plan's first step and how they grow while it repeats."""
+        prefills = plan.prefills
+        decode_only = not prefills
+        key = (plan.num_tokens, plan.num_requests, plan.num_adapters, plan.lora_tokens, decode_only, plan.batch_changed)
+        fixed = self._cache.get(key)
+        if fixed is None:
+            fixed = self._cache[key] = self._price_fixed(key)
+        host_s, sync_s, repeat_host_s, base_s, lora_s, collective_s, launch_bound, extrapolated = fixed
+        attention_s = plan.decode_context_tokens * self._decode_token_s
+        slope_s = 0.0
+        valid_steps = 1
+        if prefills:
+            attention_s += self._prefill_s(prefills)
+        else:
+            slope_s = plan.decode_count * plan.emitted_per_step * self._decode_token_s
+            valid_steps = plan.max_repeat
+        load_s = self._loads_s(plan.loads) if plan.loads else 0.0
+        return StepTiming(
+            host_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, launch_bound,
+            self._tail_s if launch_bound else 0.0, valid_steps, extrapolated, sync_s, repeat_host_s,
+        )
+
+    def regime(self, num_tokens: int, decode_only: bool) -> Regime:
+        """How vLLM launches a step of that many tokens."""
+        if num_tokens > self._largest:
+            return "eager"
+        return "graph" if decode_only else "piecewise"
+
+    def frontend_out_s(self, running: int) -> float:
+        """Seconds from a token's emission by the engine to its client, with that many requests running."""
+        return self._out_s + self._out_request_s * running
+
+    def load_s(self, rank: int, tier: str) -> float:
+        """Seconds that loading an adapter of `rank` from `tier` blocks a step."""
+        key = (rank, tier)
+        seconds = self._loads.get(key)
+        if seconds is None:
+            seconds = self._loads[key] = self.copies.load_s(rank, tier)
+        return seconds
+
+    @property
+    def engine_start_s(self) -> float:
+        """Seconds from launching an engine process to its first step."""
+        p = self.calibration.terms.engine_start.parameters
+        return p.base_s + (p.lora_s + p.slot_s * self._engine.max_loras if self._engine.enable_lora else 0.0)
+
+    def decode_extra_s(self, batch: int, adapters: int, rank: int, other_rank: int) -> float:
+        """Extra GPU seconds of a decode step in slots of `rank` instead of `other_rank` (advice on max_lora_rank)."""
+        tokens = self._pad[batch] if batch <= self._largest else batch
+        times = [self.lora.step_s(tokens, batch, adapters, r, batch) for r in (rank, other_rank)]
+        return times[0] - times[1]
+
+    def _loads_s(self, loads: tuple[tuple[int, int, str], ...]) -> float:
+        return sum(self.load_s(rank, tier) for _, rank, tier in loads)
+
+    def _prefill_s(self, prefills: tuple[Prefill, ...]) -> float:
+        pairs = 0.0
+        for _, start, new in prefills:
+            pairs += new * (start + 0.5 * (new + 1))
+        return pairs * self.attention.prefill_pair_s
+
+    def _price_fixed(self, key: tuple[int, int, int, int, bool, bool]) -> _Fixed:
+        tokens, requests, adapters, lora_tokens, decode_only, changed = key
+        regime = self.regime(tokens, decode_only)
+        padded = tokens if regime == "eager" else self._pad[tokens]
+        host = self.host.cost(regime, requests, tokens, adapters, changed or not decode_only)
+        rows = padded if regime == "graph" else requests
+        return (
+            host.before_s,
+            host.after_s,
+            self.host.cost(regime, requests, tokens, adapters, changed=False).before_s,
+            self.operators.dense_s(padded, rows),
+            self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows),
+            self.collectives.step_s(padded, adapters),
+            regime != "graph",
+            self.calibration.extrapolated,
+        )

@@ -1,0 +1,93 @@
+"""GPU time of the base model: GEMMs by roofline, element-wise kernels by bytes, attention by context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.latency.calibration import AttentionParameters, OperatorParameters
+from simlora.latency.shapes import (
+    Linear,
+    activation_bytes_per_token,
+    attention_linears,
+    kv_bytes_per_token,
+    logit_bytes_per_row,
+    mlp_linears,
+)
+from simlora.scenario.model_spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Base operators of one model on one rank of `tp`. All results are seconds for a whole step."""
+
+    parameters: OperatorParameters
+    model: ModelSpec
+    tp: int
+
+    def dense_s(self, tokens: int, sampled_rows: int) -> float:
+        """Everything but attention over the context: `tokens` padded tokens, logits for `sampled_rows` of them."""
+        p, model = self.parameters, self.model
+        per_layer = sum(self._gemm_s(linear, tokens) for linear in attention_linears(model, self.tp))
+        per_layer += self._mlp_s(tokens)
+        head = Linear("lm_head", model.hidden_size, (model.vocab_size // self.tp,))
+        moved = tokens * activation_bytes_per_token(model, self.tp) + sampled_rows * logit_bytes_per_row(model, self.tp)
+        return (
+            model.num_hidden_layers * (per_layer + p.layer_s)
+            + self._gemm_s(head, sampled_rows)
+            + moved / p.activation_bytes_per_s
+        )
+
+    def _mlp_s(self, tokens: int) -> float:
+        """A dense MLP, or the experts that the step's tokens reach and their work."""
+        model = self.model
+        linears = mlp_linears(model, self.tp)
+        if not model.num_experts:
+            return sum(self._gemm_s(linear, tokens) for linear in linears)
+        experts = active_experts(model.num_experts, model.num_experts_per_tok, tokens)
+        rows = tokens * model.num_experts_per_tok
+        byte_ratio = expert_bytes_per_element(model) / model.dtype_bytes
+        return sum(self._limit_s(linear.elements * experts * byte_ratio, linear.elements * rows) for linear in linears)
+
+    def _gemm_s(self, linear: Linear, rows: int) -> float:
+        return self._limit_s(linear.elements, linear.elements * rows)
+
+    def _limit_s(self, weight_elements: float, multiplications: float) -> float:
+        p = self.parameters
+        memory_s = weight_elements * self.model.dtype_bytes / p.weight_bytes_per_s
+        compute_s = 2.0 * multiplications / p.gemm_flops
+        return float((memory_s**p.blend + compute_s**p.blend) ** (1.0 / p.blend))
+
+
+def active_experts(experts: int, per_token: int, tokens: int) -> float:
+    """Expected distinct experts that `tokens` tokens reach when each picks `per_token` uniformly."""
+    return experts * (1.0 - (1.0 - per_token / experts) ** tokens)
+
+
+def expert_bytes_per_element(model: ModelSpec) -> float:
+    """Stored bytes per expert weight: below dtype_bytes where the checkpoint is quantised."""
+    if model.quantized_weight_bytes is None:
+        return float(model.dtype_bytes)
+    other = (model.parameters - model.expert_parameters) * model.dtype_bytes
+    return max(model.quantized_weight_bytes - other, 0) / model.expert_parameters
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention over the KV cache, linear in context for a decode and in query x context for a prompt chunk."""
+
+    decode_token_s: float
+    """Seconds per context token of a decoding request."""
+    prefill_pair_s: float
+    """Seconds per (new token, token before it) pair of a prompt chunk."""
+
+    @classmethod
+    def of(cls, parameters: AttentionParameters, model: ModelSpec, tp: int) -> Attention:
+        qkv, _ = attention_linears(model, tp)
+        return cls(
+            decode_token_s=kv_bytes_per_token(model, tp) / parameters.kv_bytes_per_s,
+            prefill_pair_s=4.0 * qkv.outputs[0] * model.num_hidden_layers / parameters.prefill_flops,
+        )
+
+    def chunk_s(self, start_tokens: int, new_tokens: int) -> float:
+        """One chunk: every new token attends to the tokens before it and to itself."""
+        return self.prefill_pair_s * new_tokens * (start_tokens + 0.5 * (new_tokens + 1))

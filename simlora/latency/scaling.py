@@ -1,0 +1,103 @@
+"""Carrying a calibration over to another GPU or engine. What is carried over is named in `extrapolated`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simlora.latency.calibration import Calibration, GpuId, Term
+from simlora.latency.inputs import EngineSettings
+from simlora.scenario.gpu_spec import GpuSpec
+
+ROOFLINE_MEMORY_FRACTION = 0.8
+ROOFLINE_FLOPS_FRACTION = 0.6
+ROOFLINE_ATTENTION_FRACTION = 0.35
+"""Shares of the datasheet's peaks that well-tuned kernels usually reach; for architectures without a calibration."""
+
+ENGINE_TERMS = ("host", "lora_kernels", "copies", "front_end", "engine_start")
+
+
+def gpu_id(gpu: GpuSpec) -> GpuId:
+    return GpuId(
+        name=gpu.name,
+        architecture=gpu.architecture,
+        hbm_bytes_per_s=gpu.hbm_bytes_per_s,
+        bf16_flops=gpu.bf16_flops,
+        sm_count=gpu.sm_count,
+        host_link_bytes_per_s=gpu.host_link_bytes_per_s,
+        gpu_link_bytes_per_s=gpu.gpu_link_bytes_per_s,
+    )
+
+
+def scale_to_engine(calibration: Calibration, engine: EngineSettings) -> Calibration:
+    """Engine terms of another version or kind are kept as they are, and marked."""
+    measured = calibration.engine
+    same_version = engine.version.split(".")[:2] == measured.version.split(".")[:2]
+    if engine.kind == measured.kind and same_version:
+        return calibration
+    note = f"engine terms of {measured.kind} {measured.version} used for {engine.kind} {engine.version}"
+    return _marked(calibration, ENGINE_TERMS, note)
+
+
+def scale_to_gpu(calibration: Calibration, gpu: GpuSpec) -> Calibration:
+    """Memory terms by bandwidth, compute by FLOPS, copies by the host link, thread blocks by SMs; host terms kept.
+
+    An architecture other than the calibrated one gets a pure roofline for the base operators and attention.
+    """
+    old, new = calibration.gpu, gpu_id(gpu)
+    if old == new:
+        return calibration
+    terms: dict[str, Term] = {}
+    notes: list[str] = []
+    memory, compute = new.hbm_bytes_per_s / old.hbm_bytes_per_s, new.bf16_flops / old.bf16_flops
+    if old.architecture != new.architecture:
+        terms |= _roofline(calibration, gpu)
+        notes.append(f"{gpu.architecture} has no calibration: roofline of {gpu.name}")
+    elif memory != 1.0 or compute != 1.0:
+        terms |= _scaled_operators(calibration, memory, compute)
+        notes.append(f"scaled from {old.name} to {new.name}: memory x{memory:.3f}, compute x{compute:.3f}")
+    if old.architecture != new.architecture or old.sm_count != new.sm_count:
+        terms["lora_kernels"] = calibration.terms.lora_kernels
+        notes.append(f"LoRA thread blocks x{old.sm_count / new.sm_count:.3f} (SMs)")
+    link = new.host_link_bytes_per_s / old.host_link_bytes_per_s
+    if link != 1.0:
+        terms["copies"] = _with(calibration.terms.copies, bytes_per_s=link)
+        notes.append(f"host link x{link:.3f}")
+    scaled = calibration.terms.model_copy(update=dict(terms))
+    result = calibration.model_copy(update={"terms": scaled, "gpu": new})
+    return _marked(result, tuple(terms), "; ".join(notes)) if terms else result
+
+
+def _scaled_operators(calibration: Calibration, memory: float, compute: float) -> dict[str, Term]:
+    terms = calibration.terms
+    operators = _with(terms.operators, weight_bytes_per_s=memory, activation_bytes_per_s=memory, gemm_flops=compute)
+    return {"operators": operators, "attention": _with(terms.attention, kv_bytes_per_s=memory, prefill_flops=compute)}
+
+
+def _roofline(calibration: Calibration, gpu: GpuSpec) -> dict[str, Term]:
+    memory, terms = gpu.hbm_bytes_per_s * ROOFLINE_MEMORY_FRACTION, calibration.terms
+    operators = terms.operators.parameters.model_copy(
+        update={
+            "weight_bytes_per_s": memory,
+            "activation_bytes_per_s": memory,
+            "gemm_flops": gpu.bf16_flops * ROOFLINE_FLOPS_FRACTION,
+        }
+    )
+    attention = terms.attention.parameters.model_copy(
+        update={"kv_bytes_per_s": memory, "prefill_flops": gpu.bf16_flops * ROOFLINE_ATTENTION_FRACTION}
+    )
+    return {
+        "operators": terms.operators.model_copy(update={"parameters": operators, "basis": "roofline"}),
+        "attention": terms.attention.model_copy(update={"parameters": attention, "basis": "roofline"}),
+    }
+
+
+def _with(term: Any, **factors: float) -> Any:
+    """The term with some parameters multiplied, marked as scaled."""
+    old = term.parameters
+    new = old.model_copy(update={key: getattr(old, key) * factor for key, factor in factors.items()})
+    return term.model_copy(update={"parameters": new, "basis": "scaled"})
+
+
+def _marked(calibration: Calibration, terms: tuple[str, ...], note: str) -> Calibration:
+    names = tuple(dict.fromkeys((*calibration.extrapolated, *terms)))
+    return calibration.model_copy(update={"extrapolated": names, "notes": (*calibration.notes, note)})

@@ -1,0 +1,71 @@
+"""Matrix shapes of a model as the kernels see them, on one rank of a tensor-parallel group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simlora.scenario.model_spec import ModelSpec
+
+
+class Linear(NamedTuple):
+    """One fused linear: `inputs` columns in, the widths of its slices out (q, k and v are slices of one launch)."""
+
+    name: str
+    inputs: int
+    outputs: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return self.inputs * sum(self.outputs)
+
+
+def attention_linears(model: ModelSpec, tp: int) -> tuple[Linear, Linear]:
+    """qkv (split by output) and o (split by input); key-value heads are replicated when there are fewer than ranks."""
+    q = model.q_size // tp
+    kv = max(model.num_key_value_heads // tp, 1) * model.head_dim
+    return Linear("qkv", model.hidden_size, (q, kv, kv)), Linear("o", q, (model.hidden_size,))
+
+
+def mlp_linears(model: ModelSpec, tp: int) -> tuple[Linear, Linear]:
+    """gate_up (split by output) and down (split by input) of a dense layer, or of one expert."""
+    width = (model.moe_intermediate_size if model.num_experts else model.intermediate_size) // tp
+    return Linear("gate_up", model.hidden_size, (width, width)), Linear("down", width, (model.hidden_size,))
+
+
+def layer_linears(model: ModelSpec, tp: int) -> tuple[Linear, ...]:
+    """The LoRA-wrapped linears of one layer, in launch order."""
+    return attention_linears(model, tp) + mlp_linears(model, tp)
+
+
+def kv_bytes_per_token(model: ModelSpec, tp: int) -> int:
+    """Key and value bytes of one token in all layers on one rank."""
+    heads = max(model.num_key_value_heads // tp, 1)
+    return 2 * model.num_hidden_layers * heads * model.head_dim * model.dtype_bytes
+
+
+def activation_bytes_per_token(model: ModelSpec, tp: int) -> int:
+    """Bytes that the element-wise kernels move per token in all layers.
+
+    Per layer: two fused residual norms (8 h), rotary embedding and KV write (2 q + 4 kv), gated activation (3 f).
+    """
+    qkv, _ = attention_linears(model, tp)
+    gate_up, _ = mlp_linears(model, tp)
+    experts = model.num_experts_per_tok if model.num_experts else 1
+    per_layer = 8 * model.hidden_size + 2 * qkv.outputs[0] + 4 * qkv.outputs[1] + 3 * experts * gate_up.outputs[0]
+    return model.num_hidden_layers * per_layer * model.dtype_bytes
+
+
+def logit_bytes_per_row(model: ModelSpec, tp: int) -> int:
+    """Bytes the sampler moves per sampled row: 16-bit logits out and in, a 32-bit copy out and in again."""
+    return model.vocab_size // tp * 12
+
+
+def adapter_bytes(model: ModelSpec, rank: int, tp: int = 1) -> int:
+    """Bytes of one adapter of `rank` on all seven projections, at its own rank."""
+    per_layer = sum(linear.inputs * len(linear.outputs) + sum(linear.outputs) for linear in layer_linears(model, tp))
+    return model.num_hidden_layers * per_layer * rank * model.dtype_bytes
+
+
+def adapter_modules(model: ModelSpec) -> int:
+    """LoRA pairs (A, B) of one adapter: q, k, v, o, gate, up, down in every layer."""
+    return 7 * model.num_hidden_layers

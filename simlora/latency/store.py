@@ -1,0 +1,85 @@
+"""Loading calibration files and choosing the nearest one for an engine and a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from simlora.errors import ConfigError
+from simlora.latency.calibration import Calibration
+from simlora.latency.inputs import EngineSettings
+from simlora.latency.scaling import scale_to_engine, scale_to_gpu
+from simlora.scenario.gpu_spec import GpuSpec
+
+CALIBRATION_FOLDER = Path(__file__).resolve().parents[2] / "scenarios" / "calibrations"
+
+
+def load_calibration(name_or_path: str) -> Calibration:
+    """A shipped calibration by name, or any file by path, as it was measured. Raises ConfigError."""
+    path = Path(name_or_path)
+    if path.suffix != ".json":
+        path = CALIBRATION_FOLDER / f"{name_or_path}.json"
+    if not path.is_file():
+        raise ConfigError("<arguments>", "calibration", name_or_path, f"a file, or one of: {', '.join(shipped())}")
+    try:
+        data: Any = json.loads(path.read_text())
+        return Calibration.model_validate(data)
+    except json.JSONDecodeError as error:
+        raise ConfigError(str(path), "calibration", name_or_path, f"valid JSON ({error})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(str(path), key, first.get("input"), first["msg"]) from error
+
+
+def shipped() -> list[str]:
+    """Names of the calibrations that come with simlora."""
+    return sorted(item.stem for item in CALIBRATION_FOLDER.glob("*.json"))
+
+
+def choose_calibration(gpu: GpuSpec, engine: EngineSettings, name_or_path: str | None = None) -> Calibration:
+    """The calibration named, or the nearest shipped one, carried over to this GPU and engine.
+
+    Nearest by engine kind, then minor version, then GPU architecture, then GPU. `notes` of the result says what was
+    chosen and by which factors it was scaled, `extrapolated` which terms that concerns. Raises ConfigError.
+    """
+    if name_or_path is None:
+        calibration = _nearest(gpu, engine)
+        note = f"calibration {calibration.id} chosen for {engine.kind} {engine.version} on {gpu.name}"
+    else:
+        calibration = load_calibration(name_or_path)
+        note = f"calibration {calibration.id} as asked for"
+    noted = calibration.model_copy(update={"notes": (*calibration.notes, note)})
+    return scale_to_gpu(scale_to_engine(noted, engine), gpu)
+
+
+def _nearest(gpu: GpuSpec, engine: EngineSettings) -> Calibration:
+    candidates = [load_calibration(name) for name in shipped()]
+    if not candidates:
+        raise ConfigError("<arguments>", "calibration", None, f"no calibration is shipped in {CALIBRATION_FOLDER}")
+
+    def distance(candidate: Calibration) -> tuple[bool, bool, bool, bool, str]:
+        return (
+            candidate.engine.kind != engine.kind,
+            candidate.engine.version != minor_version(engine.version),
+            candidate.gpu.architecture != gpu.architecture,
+            candidate.gpu.name != gpu.name,
+            candidate.id,
+        )
+
+    return min(candidates, key=distance)
+
+
+def minor_version(version: str) -> str:
+    """The part that a calibration is tied to: 0.8.5 -> 0.8, 0.20 -> 0.20."""
+    return ".".join(version.split(".")[:2])
+
+
+def calibration_sha256(calibration: Calibration) -> str:
+    """A digest of everything that can change a result (canonical JSON)."""
+    text = json.dumps(calibration.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,73 @@
+"""Memory that a configuration spends without need, in KV tokens. What it costs in time is not known here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simlora.memory.fit import build_ledger, gb, with_settings
+
+if TYPE_CHECKING:
+    from simlora.memory.ledger import MemoryLedger
+    from simlora.scenario.root import Scenario
+
+
+class Waste(NamedTuple):
+    """A flag above what the adapters need, and what its smallest sufficient value would free on each GPU."""
+
+    key: str
+    value: int
+    enough: int
+    kv_tokens: int
+    slot_bytes: int
+
+
+def rank_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste | None:
+    """max_lora_rank above the smallest rank that vLLM allows and that holds every adapter; None if it is that rank."""
+    engine, used = scenario.engine, _ranks(scenario)
+    if not engine.enable_lora or not used:
+        return None
+    enough = min((rank for rank in scenario.rules.allowed_lora_ranks if rank >= max(used)), default=engine.max_lora_rank)
+    if enough >= engine.max_lora_rank:
+        return None
+    return _waste(ledger or build_ledger(scenario), "max_lora_rank", engine.max_lora_rank, enough)
+
+
+def slot_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste | None:
+    """More slots than adapters; None if there are not."""
+    engine, count = scenario.engine, scenario.adapters.count
+    if not engine.enable_lora or not 0 < count < engine.max_loras:
+        return None
+    return _waste(ledger or build_ledger(scenario), "max_loras", engine.max_loras, count)
+
+
+def advice(scenario: Scenario, ledger: MemoryLedger | None = None) -> tuple[str, ...]:
+    """One sentence per flag that takes KV memory without need; empty if there is none."""
+    ledger = ledger or build_ledger(scenario)
+    lines = []
+    rank = rank_waste(scenario, ledger)
+    if rank:
+        lines.append(
+            f"engine.max_lora_rank {rank.value} is above the largest adapter rank {max(_ranks(scenario))}: every slot is "
+            f"padded to it. {rank.enough} would free {_gain(rank)} on each GPU"
+        )
+    slots = slot_waste(scenario, ledger)
+    if slots:
+        lines.append(
+            f"engine.max_loras {slots.value} is above the {slots.enough} adapters there are: "
+            f"{slots.enough} would free {_gain(slots)} on each GPU"
+        )
+    return tuple(lines)
+
+
+def _waste(ledger: MemoryLedger, field: str, value: int, enough: int) -> Waste:
+    lean = with_settings(ledger, **{field: enough})
+    tokens = (lean.fitting_kv_blocks - ledger.fitting_kv_blocks) * ledger.settings.block_size
+    return Waste(f"engine.{field}", value, enough, tokens, ledger.slots_bytes - lean.slots_bytes)
+
+
+def _gain(waste: Waste) -> str:
+    return f"{gb(waste.slot_bytes)}, {waste.kv_tokens:,} KV tokens,"
+
+
+def _ranks(scenario: Scenario) -> list[int]:
+    return [rank for rank, count in scenario.adapters.rank_counts().items() if count > 0]

@@ -1,0 +1,152 @@
+"""Adapters of a run: hits, loads, evictions; transfers to the GPU; ranks and what padding wastes; demand for slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simlora.results.latency import Measured
+from simlora.results.metrics import rate
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.sim.log import ReplicaLog
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def adapters_block(measured: Measured) -> dict[str, Any]:
+    """{distinct, gpu_hit_rate, host_hit_rate, loads, load_bytes, evictions, churn_per_s}.
+
+    gpu_hit_rate: share of admissions (base requests left out) whose adapter was in a slot. host_hit_rate: share of the
+    loads that found it in host memory. churn: adapters thrown out of a slot per simulated second.
+    """
+    replicas = measured.log.replicas
+    evictions = sum(replica.evictions for replica in replicas)
+    adapter = measured.log.requests.adapter
+    return {
+        "distinct": len(np.unique(adapter[adapter > 0])),
+        "gpu_hit_rate": gpu_hit_rate(*replicas),
+        "host_hit_rate": rate(sum(replica.host_hits for replica in replicas), sum(map(loads, replicas))),
+        "loads": sum(map(loads, replicas)),
+        "load_bytes": sum(replica.load_bytes for replica in replicas),
+        "evictions": evictions,
+        "churn_per_s": rate(evictions, measured.log.end_s),
+    }
+
+
+def loads(replica: ReplicaLog) -> int:
+    """Adapters brought into a slot, from any tier."""
+    return replica.host_hits + replica.disk_loads + replica.remote_loads
+
+
+def gpu_hit_rate(*replicas: ReplicaLog) -> float | None:
+    """Share of admissions whose adapter was already in a slot; None when there was no admission with an adapter."""
+    hits = sum(replica.gpu_hits for replica in replicas)
+    return rate(hits, hits + sum(map(loads, replicas)))
+
+
+def transfers_block(measured: Measured) -> dict[str, Any]:
+    """{h2d_bytes, h2d_busy_fraction, stall_s}.
+
+    h2d_busy_fraction: bytes over what the host links of the replicas' GPUs could carry in the simulated time at their
+    datasheet rate (a floor: real copies are slower). stall_s: seconds that loads added to steps, summed over replicas;
+    every request in such a step waits for it.
+    """
+    replicas = measured.log.replicas
+    h2d_bytes = sum(replica.load_bytes for replica in replicas)
+    link = getattr(getattr(measured.log.scenario, "gpu_spec", None), "host_link_bytes_per_s", None)
+    capacity = link and link * sum(replica.gpus for replica in replicas) * measured.log.end_s
+    return {
+        "h2d_bytes": h2d_bytes,
+        "h2d_busy_fraction": rate(h2d_bytes, capacity),
+        "stall_s": sum(float(np.sum(timeline.load_s)) for timeline in measured.timelines),
+    }
+
+
+def ranks_block(measured: Measured) -> dict[str, Any]:
+    """{share_by_rank, padded_compute_waste_fraction, padded_memory_waste_bytes}.
+
+    share_by_rank: share of offered requests per rank (0: base model). Compute waste: share of the time of LoRA kernels
+    spent on rank padding. Memory waste: bytes of all slots beyond what their adapters need at their own rank, taking an
+    adapter in a slot to have the mean rank of the requests with adapters; unsharded.
+    """
+    requests = measured.log.requests
+    ranks, counts = np.unique(requests.rank, return_counts=True)
+    offered = len(requests.rank)
+    return {
+        "share_by_rank": {str(rank): int(count) / offered for rank, count in zip(ranks, counts, strict=True)},
+        "padded_compute_waste_fraction": _compute_waste(measured),
+        "padded_memory_waste_bytes": _memory_waste(measured),
+    }
+
+
+def _compute_waste(measured: Measured) -> float | None:
+    wasted = total = 0.0
+    for replica in measured.log.replicas:
+        lora_s = replica.runs["lora_s"] * replica.runs["steps"]
+        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"]))
+        total += float(np.sum(lora_s))
+    return rate(wasted, total)
+
+
+def _memory_waste(measured: Measured) -> int | None:
+    scenario = measured.log.scenario
+    if not getattr(scenario.engine, "enable_lora", True):
+        return 0
+    model, modules = getattr(scenario, "model_spec", None), getattr(scenario, "slot_modules", None)
+    rank = measured.log.requests.rank[measured.log.requests.adapter > 0]
+    if model is None or modules is None or not len(rank):
+        return None
+    slots = sum(replica.slots for replica in measured.log.replicas)
+    unused_rank = int(scenario.engine.max_lora_rank) - float(rank.mean())
+    return round(slots * unused_rank * adapter_bytes(model, 1, modules))
+
+
+def active_adapters(measured: Measured) -> dict[str, Any]:
+    """{mean, max, over_slots_fraction}: distinct adapters with a request in the system at one time, per replica.
+
+    over_slots_fraction: share of the simulated time in which they outnumber the slots of their replica, so that
+    somebody must wait. mean and over_slots_fraction are averages over the replicas, max is the largest of any.
+    """
+    requests, end_s = measured.log.requests, measured.log.end_s
+    means, overs, largest = [], [], 0
+    for index, replica in enumerate(measured.log.replicas):
+        own = (requests.replica == index) & (requests.adapter > 0) & ~measured.rejected
+        begin, end = requests.routed_s[own], requests.last_token_s[own]
+        begin, end = busy_intervals(requests.adapter[own], begin, np.where(np.isnan(end), end_s, end))
+        width, level = _levels(begin, end)
+        means.append(float(np.dot(width, level)) / end_s if end_s else 0.0)
+        overs.append(float(width[level > replica.slots].sum()) / end_s if end_s else 0.0)
+        largest = max(largest, int(level.max(initial=0)))
+    count = len(means)
+    return {
+        "mean": sum(means) / count if count else None,
+        "max": largest,
+        "over_slots_fraction": sum(overs) / count if count else None,
+    }
+
+
+def busy_intervals(adapter: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
+    """Union of the intervals of each adapter: (begins, ends) of the periods in which it has a request."""
+    order = np.lexsort((begin_s, adapter))
+    adapter, begin_s, end_s = adapter[order], begin_s[order], end_s[order]
+    if not len(adapter):
+        return begin_s, end_s
+    # Shift every adapter's times beyond the previous one's, so that one running maximum serves all.
+    span = float(end_s.max() - begin_s.min()) + 1.0
+    shift = (np.cumsum(np.diff(adapter, prepend=adapter[0]) != 0)) * span
+    reach = np.maximum.accumulate(end_s + shift)
+    new = np.ones(len(adapter), dtype=bool)
+    new[1:] = (begin_s + shift)[1:] > reach[:-1]
+    last = np.append(np.flatnonzero(new)[1:] - 1, len(adapter) - 1)
+    return begin_s[new], (reach - shift)[last]
+
+
+def _levels(begin_s: Floats, end_s: Floats) -> tuple[Floats, Ints]:
+    """(width, level): between consecutive instants, how many of the intervals are open."""
+    times = np.concatenate((begin_s, end_s))
+    order = np.argsort(times, kind="stable")
+    change = np.repeat(np.array([1, -1]), len(begin_s))[order]
+    return np.diff(times[order]), np.cumsum(change)[:-1]

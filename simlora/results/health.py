@@ -1,0 +1,114 @@
+"""Warnings: thrashing adapters, and operation so near saturation that small errors of the model change the waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simlora.results.latency import Measured
+from simlora.results.timeline import Timeline
+
+Floats = npt.NDArray[np.float64]
+
+THRASHING_SHARE = 0.2
+"""Share of request-seconds in adapter loads and slot waits above which serving is called thrashing."""
+NEAR_SATURATION = 0.85
+"""Utilisation above which waits are reported as uncertain: queueing delay grows as 1 / (1 - utilisation)."""
+_BACKLOG_FACTOR, _BACKLOG_REQUESTS = 1.5, 10
+"""Growth of the number in the system, from the second to the last quarter of arrivals, that is taken for a trend."""
+
+RULE = f"load + queue_slots > {THRASHING_SHARE:g} of request-seconds"
+
+
+def health_block(shares: dict[str, float | None]) -> dict[str, Any]:
+    """{thrashing, rule}; thrashing is None when no request spent any time."""
+    load, slots = shares["load"], shares["queue_slots"]
+    return {"thrashing": None if load is None or slots is None else load + slots > THRASHING_SHARE, "rule": RULE}
+
+
+def saturation(measured: Measured) -> dict[str, Any]:
+    """{utilisation, resource, margin_fraction, confident}: how near the system was to its limit while requests arrived.
+
+    utilisation is the largest of these, resource its name, margin_fraction 1 - utilisation (0 at least):
+    - kv, seqs, tokens: time mean of used over available KV blocks, running requests over max_num_seqs, and tokens of a
+      step over max_num_batched_tokens, of the busiest replica;
+    - slots: share of the time in which a request waited for an adapter slot;
+    - rate: offered over served rate, when the number of requests in the system keeps growing (no steady state).
+    Time means are over first to last arrival. confident is False above NEAR_SATURATION: there an error of a few per
+    cent in step times changes waits several times over.
+    """
+    found = _utilisations(measured)
+    if not found:
+        return {"utilisation": None, "resource": None, "margin_fraction": None, "confident": True}
+    resource = max(found, key=lambda name: found[name])
+    level = found[resource]
+    return {
+        "utilisation": level,
+        "resource": resource,
+        "margin_fraction": max(1 - level, 0.0),
+        "confident": level <= NEAR_SATURATION,
+    }
+
+
+def health_notes(thrashing: bool | None, limit: dict[str, Any]) -> list[str]:
+    """Warnings as sentences, for the notes of a summary."""
+    notes = []
+    if thrashing:
+        notes.append(f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE:.0%} of request time")
+    if not limit["confident"]:
+        notes.append(
+            f"near saturation ({limit['resource']} at {limit['utilisation']:.0%}): waits and TTFT are uncertain, since "
+            "step times 5 % longer or shorter can change them several times over; throughput is less affected"
+        )
+    return notes
+
+
+def _utilisations(measured: Measured) -> dict[str, float]:
+    arrival = measured.log.requests.arrival_s
+    if len(arrival) < 2 or arrival[-1] <= arrival[0]:
+        return {}
+    begin, end = float(arrival[0]), float(arrival[-1])
+    found: dict[str, float] = {}
+    for timeline in measured.timelines:
+        for name, value in _of_replica(measured.log.scenario.engine, timeline, begin, end).items():
+            found[name] = max(found.get(name, 0.0), value)
+    growth = _offered_over_served(measured, begin, end)
+    return found | ({"rate": growth} if growth else {})
+
+
+def _of_replica(engine: Any, timeline: Timeline, begin_s: float, end_s: float) -> dict[str, float]:
+    runs = timeline.replica.runs
+    tokens = runs["decode_count"] + runs["prefill_tokens"]
+    used: dict[str, tuple[Floats, float | None]] = {
+        "kv": (runs["kv_used_blocks"], timeline.replica.kv_blocks),
+        "seqs": (runs["running"], getattr(engine, "max_num_seqs", None)),
+        "tokens": (tokens, getattr(engine, "max_num_batched_tokens", None)),
+        "slots": ((runs["waiting_slots"] > 0).astype(np.float64), 1.0),
+    }
+    out = {}
+    for name, (column, limit) in used.items():
+        mean = timeline.mean(column, end_s, begin_s)
+        if mean is not None and limit:
+            out[name] = mean / limit
+    return out
+
+
+def _offered_over_served(measured: Measured, begin_s: float, end_s: float) -> float | None:
+    """Offered over served rate between the second and the last quarter; None unless the backlog clearly grows."""
+    arrival = np.sort(measured.log.requests.arrival_s[~measured.rejected])
+    left = np.sort(measured.log.requests.last_token_s[measured.completed])
+    quarter = (end_s - begin_s) / 4
+    early = _mean_in_system(arrival, left, begin_s + quarter, begin_s + 2 * quarter)
+    late = _mean_in_system(arrival, left, begin_s + 3 * quarter, end_s)
+    if late < _BACKLOG_FACTOR * early + _BACKLOG_REQUESTS:
+        return None
+    offered = len(arrival) / (end_s - begin_s)
+    served = offered - (late - early) / (2 * quarter)
+    return offered / max(served, offered * 1e-3)
+
+
+def _mean_in_system(arrival: Floats, left: Floats, begin_s: float, end_s: float, samples: int = 64) -> float:
+    at = np.linspace(begin_s, end_s, samples)
+    return float(np.mean(np.searchsorted(arrival, at, side="right") - np.searchsorted(left, at, side="right")))

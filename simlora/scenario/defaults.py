@@ -1,0 +1,88 @@
+"""Replaces every open default by a concrete value, once all sections are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
+from simlora.scenario.arrivals import DeterministicArrivals, GammaArrivals, PoissonArrivals
+from simlora.scenario.base import Config, WrongValueError
+from simlora.scenario.engine import EngineConfig
+
+if TYPE_CHECKING:
+    from simlora.scenario.root import Scenario
+
+DEFAULT_RATE_RPS = 1.0
+DEFAULT_RANK = 16
+_RATE_TOLERANCE = 1e-3
+"""How far a given arrival rate may be from the sum of explicit rates (relative): rounding."""
+
+
+def resolve_sections(scenario: Scenario) -> dict[str, Config]:
+    """The sections whose defaults depend on others, resolved. The scenario's own sections are not modified."""
+    adapters = _with(scenario.adapters, count=_count(scenario))
+    if "ranks" not in adapters.model_fields_set:
+        adapters = adapters.model_copy(update={"ranks": {min(DEFAULT_RANK, scenario.engine.max_lora_rank): 1.0}})
+    if adapters.count == 0:  # no adapter can be asked for
+        adapters = adapters.model_copy(update={"base_fraction": 1.0})
+    return {
+        "engine": _engine(scenario),
+        "adapters": adapters,
+        "workload": _workload(scenario, adapters),
+        "cost": _with(scenario.cost, gpu_hour_usd=scenario.gpu_spec.price_hour_usd),
+    }
+
+
+def _with(section: Any, **defaults: Any) -> Any:
+    """The section with defaults in place of its open fields."""
+    missing = {key: value for key, value in defaults.items() if getattr(section, key) is None}
+    return section.model_copy(update=missing) if missing else section
+
+
+def _count(scenario: Scenario) -> int:
+    popularity = scenario.adapters.popularity
+    if not scenario.engine.enable_lora:
+        return 0
+    if isinstance(popularity, ExplicitPopularity):
+        return len(popularity.rates_rps)
+    if isinstance(popularity, ClassPopularity):
+        return sum(item.count for item in popularity.classes)
+    return 1
+
+
+def _engine(scenario: Scenario) -> EngineConfig:
+    """vLLM's own order: model length, then the token budget, then the number of sequences.
+
+    Source: `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args` (0.20), `_set_default_args_v1` (0.8.5).
+    """
+    engine, rules = scenario.engine, scenario.rules
+    engine = _with(engine, max_cpu_loras=engine.max_loras, max_model_len=scenario.model_spec.max_position_embeddings)
+    tokens, seqs = rules.batch_defaults(scenario.gpu_spec)
+    if engine.max_num_batched_tokens is None:
+        if not engine.enable_chunked_prefill:
+            tokens = max(tokens, engine.max_model_len)
+        tokens = min(tokens, (engine.max_num_seqs or seqs) * engine.max_model_len)
+        engine = _with(engine, max_num_batched_tokens=tokens)
+    resolved: EngineConfig = _with(
+        engine,
+        max_num_seqs=min(seqs, engine.max_num_batched_tokens),
+        enable_prefix_caching=rules.prefix_caching,
+        async_scheduling=rules.async_scheduling,
+    )
+    return resolved
+
+
+def _workload(scenario: Scenario, adapters: AdaptersConfig) -> Any:
+    arrivals, popularity = scenario.workload.arrivals, adapters.popularity
+    if not isinstance(arrivals, (PoissonArrivals, GammaArrivals, DeterministicArrivals)):
+        return scenario.workload
+    rate = DEFAULT_RATE_RPS
+    if isinstance(popularity, ExplicitPopularity) and adapters.base_fraction < 1:
+        rate = sum(popularity.rates_rps) / (1 - adapters.base_fraction)
+        if arrivals.rate_rps is not None and abs(arrivals.rate_rps / rate - 1) > _RATE_TOLERANCE:
+            raise WrongValueError(
+                "workload.arrivals.rate_rps",
+                arrivals.rate_rps,
+                f"must be left out or equal the sum of adapters.popularity.rates_rps over 1 - base_fraction ({rate:g})",
+            )
+    return scenario.workload.model_copy(update={"arrivals": _with(arrivals, rate_rps=rate)})

@@ -1,0 +1,72 @@
+"""The JSON Schema of a scenario file: editors complete and check keys with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simlora.scenario.gpu_catalog import GPUS
+from simlora.scenario.model_catalog import MODELS
+from simlora.scenario.root import Scenario
+
+TITLE = "simlora scenario"
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of the YAML that load_scenario reads.
+
+    Rules between keys are not in it; load_scenario checks them.
+    """
+    schema = Scenario.model_json_schema(mode="validation")
+    for definition in schema["$defs"].values():
+        _allow_null(definition)
+    _allow_null(schema)
+    properties, definitions = schema["properties"], schema["$defs"]
+    properties["model"]["examples"] = list(MODELS)
+    properties["gpu"] = {
+        "anyOf": [
+            {"type": "string", "examples": list(GPUS)},
+            {"$ref": "#/$defs/GpuConfig"},
+            {"type": "null"},
+        ],
+        "description": properties["gpu"]["description"],
+        "default": properties["gpu"]["default"],
+    }
+    definitions["GpuConfig"]["properties"]["name"]["examples"] = list(GPUS)
+    ranks = definitions["AdaptersConfig"]["properties"]["ranks"]
+    ranks["anyOf"] = [
+        {"type": "integer", "minimum": 1, "maximum": 512},
+        {
+            "type": "object",
+            "patternProperties": {"^[0-9]+$": {"type": "number", "minimum": 0, "maximum": 1}},
+            "additionalProperties": False,
+        },
+        {"type": "null"},
+    ]
+    for key in ("type", "additionalProperties", "propertyNames"):
+        ranks.pop(key, None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": TITLE, **_plain(schema)}
+
+
+def _allow_null(definition: dict[str, Any]) -> None:
+    """null means "not given", so every optional key takes it."""
+    required = definition.get("required", [])
+    for name, value in definition.get("properties", {}).items():
+        if name in required or {"type": "null"} in value.get("anyOf", []):
+            continue
+        outer = {key: value.pop(key) for key in ("description", "default", "title") if key in value}
+        variants = value.pop("anyOf", None) or [dict(value)]
+        value.clear()
+        value.update({"anyOf": [*variants, {"type": "null"}], **outer})
+
+
+def _plain(node: Any) -> Any:
+    """pydantic's titles repeat the key names; its discriminators are OpenAPI's, not JSON Schema's."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: _plain(value) for key, value in node.items() if key != "discriminator" and not _is_title(key, value)}
+
+
+def _is_title(key: str, value: Any) -> bool:
+    return key == "title" and isinstance(value, str)

@@ -1,0 +1,157 @@
+"""From a scenario to a simulation: the one place that knows which parts make up a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.request import Request
+from simlora.engines.speculative import SpeculativeBatch
+from simlora.engines.vllm import VllmEngine, VllmLimits
+from simlora.engines.vllm_versions import RULES
+from simlora.errors import ConfigError
+from simlora.latency.model import StepLatency
+from simlora.latency.store import calibration_sha256, choose_calibration
+from simlora.memory.ledger import MemoryLedger, require_fit
+from simlora.memory.tiers import AdapterTiers, make_tiers
+from simlora.scenario import Scenario, adapter_bytes
+from simlora.sim.clock import Clock
+from simlora.sim.replica import Replica
+from simlora.workload.adapters import AdapterTable, build_adapters
+from simlora.workload.requests import RequestTable, build_requests
+
+
+@dataclass(frozen=True)
+class InitialAdapters:
+    """Adapters resident when the run begins, oldest first; None: nothing but the pinned ones."""
+
+    gpu: tuple[int, ...] = ()
+    host: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a simulation is built from."""
+
+    scenario: Scenario
+    adapters: AdapterTable
+    requests: RequestTable
+    ledger: MemoryLedger
+    latency: StepLatency
+    initial: InitialAdapters
+
+
+def build_inputs(
+    scenario: Scenario,
+    adapters: AdapterTable | None = None,
+    requests: RequestTable | None = None,
+    initial: InitialAdapters | None = None,
+    step_scale: float = 1.0,
+) -> Inputs:
+    """Resolve a scenario. step_scale multiplies every step time (sensitivity). Raises ConfigError."""
+    adapters = adapters or build_adapters(scenario)
+    requests = requests or build_requests(scenario, adapters)
+    calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
+    latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration)
+    if step_scale != 1.0:
+        latency = latency.scaled(step_scale)
+    return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial or InitialAdapters())
+
+
+def make_requests(inputs: Inputs) -> list[Request]:
+    """The request stream as objects the engines can carry."""
+    table, prefix = inputs.requests, inputs.requests.prefix
+    if not inputs.scenario.engine.enable_prefix_caching:
+        prefix = None
+    ranks = inputs.adapters.rank[table.adapter]
+    columns = (table.arrival_s, table.adapter, ranks, table.prompt_tokens, table.output_tokens)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    if prefix is None:
+        return [Request(i, *row) for i, row in enumerate(rows)]
+    return [Request(i, *row, ids) for i, (row, ids) in enumerate(zip(rows, prefix, strict=True))]
+
+
+def make_engine(inputs: Inputs) -> VllmEngine:
+    """One vLLM replica."""
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    lora = engine.enable_lora and inputs.adapters.count > 0
+    limits = VllmLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        kv_blocks=inputs.ledger.kv_blocks - 1,
+        block_size=engine.block_size,
+        max_loras=engine.max_loras if engine.enable_lora else 0,
+        max_lora_rank=engine.max_lora_rank,
+        async_scheduling=engine.async_scheduling,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
+        pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
+    )
+    tiers = _tiers(inputs) if lora else None
+    cache = None
+    if engine.enable_prefix_caching and inputs.requests.prefix is not None:
+        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
+    return VllmEngine(limits, tiers, _decodes(scenario), cache)
+
+
+def _decodes(scenario: Scenario) -> DecodeBatch:
+    engine = scenario.engine
+    if engine.speculative is None:
+        return DecodeBatch(engine.block_size)
+    draft = engine.speculative.num_speculative_tokens
+    if engine.max_num_batched_tokens < engine.max_num_seqs * (1 + draft):
+        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {engine.max_num_seqs * (1 + draft)}"
+        raise ConfigError(scenario.source, "engine.max_num_batched_tokens", engine.max_num_batched_tokens, allowed)
+    return SpeculativeBatch(engine.block_size, draft, engine.speculative.acceptance_rate, scenario.seed)
+
+
+def _tiers(inputs: Inputs) -> AdapterTiers:
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    return make_tiers(
+        slots=engine.max_loras,
+        host=engine.max_cpu_loras,
+        eviction=engine.eviction,
+        pinned=scenario.adapters.pinned,
+        remote=scenario.storage.remote is not None,
+        initial_slots=inputs.initial.gpu,
+        initial_host=inputs.initial.host,
+    )
+
+
+def make_router(scenario: Scenario) -> Router:
+    """The cluster's routing policy. With one replica every policy is the same."""
+    config, replicas = scenario.cluster.router, scenario.cluster.replicas
+    if replicas == 1 or config.kind == "round-robin":
+        return RoundRobin(replicas)
+    return LeastRequests() if config.kind == "least-requests" else LoraAffinity()
+
+
+def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]:
+    return [Replica(i, make_engine(inputs), inputs.latency, clock, coalesce) for i in range(inputs.scenario.cluster.replicas)]
+
+
+def load_bytes(inputs: Inputs, requests: Sequence[Request], replica: int) -> int:
+    """Host-to-device bytes of a replica's loads, all of its workers together."""
+    scenario = inputs.scenario
+    sizes = {
+        int(rank): adapter_bytes(scenario.model_spec, int(rank), scenario.adapter_modules)
+        for rank in np.unique(inputs.adapters.rank[1:])
+    }
+    return sum(sizes[r.rank] for r in requests if r.load_tier and r.replica == replica)
+
+
+def calibration_record(inputs: Inputs) -> dict[str, Any]:
+    """Id, digest, provenance and notes of the calibration that prices the run."""
+    calibration = inputs.latency.calibration
+    return {
+        "id": calibration.id,
+        "sha256": calibration_sha256(calibration),
+        "provenance": calibration.provenance.model_dump(mode="json"),
+        "notes": list(calibration.notes),
+    }

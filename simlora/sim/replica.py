@@ -1,0 +1,228 @@
+"""One engine replica in simulated time: plan a step, price it, jump to where the batch changes.
+
+A run is a number of identical planned steps; it ends at the scheduler's horizon, or earlier at the first boundary after
+an arrival that the next plan could admit. While no other event is due, the replica goes from run to run without going
+through the event queue.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simlora.cluster.view import View
+from simlora.engines.base import TOKENS
+from simlora.engines.request import Request
+from simlora.engines.vllm import VllmEngine
+from simlora.latency.model import StepLatency
+from simlora.latency.step import StepPlan
+from simlora.sim.clock import STEP_END, Clock
+from simlora.sim.epoch import Epoch, open_async, open_drain, open_sync
+
+NOBODY = (0, 0, 0, 0)
+RunRow = tuple[float, float, float, int, int, Epoch, StepPlan | None, int, float, tuple[float, ...], int, int]
+"""One run as it is recorded (start, first boundary, end, its boundary indices, epoch, plan, weight of the first gap,
+running, waiting by reason, KV blocks used, rank tokens); sim/collect.py turns rows into columns."""
+
+
+class Replica:
+    """Drives one engine. All state is read through `advance_to` or `view`."""
+
+    def __init__(self, index: int, engine: VllmEngine, latency: StepLatency, clock: Clock, coalesce: bool = True) -> None:
+        self.index, self.engine, self.latency, self.clock, self.coalesce = index, engine, latency, clock, coalesce
+        self.asynchronous = engine.limits.async_scheduling
+        self.runs: list[RunRow] = []
+        self.finished = 0
+        self.rejected = 0
+        self.outstanding = 0
+        self.now_s = 0.0
+        """The last boundary."""
+        self.on_boundary: Any = None
+        """Called as on_boundary(replica, now_s) after every plan, for checks."""
+        self._generation = 0
+        self._epoch: Epoch | None = None
+        self._version = -1
+        self._plan: StepPlan | None = None
+        self._from = self._to = 0  # boundary indices of the run in its epoch
+        self._first_weight = 0  # decoding requests of the step in flight at the run's start
+        self._in_flight = False
+        self._running = 0
+        self._waiting: tuple[int, int, int, int] = NOBODY
+        self._late: list[tuple[int, Request]] = []  # (reason, request) of those that came during the run
+        self._start_s = self._first_s = self._end_s = 0.0
+        self.before_change: Any = None
+        """Called as before_change(replica, now_s) before the state changes: stale views take their snapshots here."""
+
+    # --- arrivals -----------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: Request, now_s: float) -> None:
+        request.replica, request.routed_s = self.index, now_s
+        if self.before_change is not None:
+            self.before_change(self, now_s)
+        if not self.engine.fits(request):
+            request.rejected = True
+            self.rejected += 1
+            return
+        self.outstanding += 1
+        could_admit = self.engine.enqueue(request, now_s)
+        epoch = self._epoch
+        if epoch is None:
+            self._go(now_s)
+            return
+        self._late.append((TOKENS if could_admit else self.engine.blocked, request))
+        if could_admit and self._to - self._from > 1:
+            index = epoch.index_after(now_s)
+            if index < self._to:
+                self._to = max(index, self._from + 1)
+                self._end_s = end_s = epoch.boundary(self._to)
+                if end_s > self.clock.peek():
+                    self._schedule(end_s)
+                else:
+                    self._generation += 1
+                    self._go(end_s)
+
+    # --- the run in progress ------------------------------------------------------------------------------------
+
+    def _wake(self, event: Any) -> None:
+        if event.value == self._generation:
+            self._go(self._end_s)
+
+    def _schedule(self, time_s: float) -> None:
+        self._generation += 1
+        self.clock.at(time_s, STEP_END, self._wake, self._generation)
+
+    def _go(self, now_s: float) -> None:
+        """now_s is the end of the run, or the moment an idle replica got work."""
+        peek = self.clock.peek
+        while True:
+            if self.before_change is not None:
+                self.before_change(self, now_s)
+            if self._epoch is not None:
+                self._close(now_s)
+            self.now_s = now_s
+            self._open(now_s)
+            if self._epoch is None:
+                return
+            if self.on_boundary is not None:
+                self.on_boundary(self, now_s)
+            now_s = self._end_s
+            if now_s > peek():
+                self._schedule(now_s)
+                return
+
+    def _open(self, now_s: float) -> None:
+        """Plan the next run and find its end."""
+        engine, epoch = self.engine, self._epoch
+        plan = engine.form_step(now_s)
+        start = 0
+        if plan is None:
+            if not self._in_flight:
+                self._epoch = None
+                return
+            assert epoch is not None
+            epoch = open_drain(now_s, epoch.residual(self._to))
+            steps = 1
+            self._version = -1
+        else:
+            steps = plan.max_repeat if self.coalesce else 1
+            if epoch is not None and engine.version == self._version and self._to < epoch.steps:
+                start = self._to
+            else:
+                epoch = self._new_epoch(plan, now_s)
+                self._version = -1 if plan.prefills else engine.version
+        left = epoch.steps - start
+        self._epoch, self._plan, self._from = epoch, plan, start
+        self._to = to = start + (steps if steps < left else left)
+        self._start_s = now_s
+        self._first_s = first_s = epoch.first_s if start == 0 else epoch.boundary(start + 1)
+        self._end_s = first_s if to == start + 1 else epoch.boundary(to)
+        self._running = len(engine.running)
+        self._waiting = engine.waiting_by_reason() if engine.waiting.size else NOBODY
+
+    def _new_epoch(self, plan: StepPlan, now_s: float) -> Epoch:
+        timing = self.latency.price(plan)
+        if plan.loads:
+            for request, (_, rank, tier) in zip(self.engine.loading, plan.loads, strict=True):
+                request.load_s += self.latency.load_s(rank, tier)
+        if not self.asynchronous:
+            return open_sync(now_s, timing)
+        in_flight = self._epoch is not None and self._in_flight
+        return open_async(now_s, self._epoch.residual(self._to) if in_flight else 0.0, timing)  # type: ignore[union-attr]
+
+    def _close(self, now_s: float) -> None:
+        """The run is over: record it, and hand out what came out while it lasted."""
+        epoch, plan, engine = self._epoch, self._plan, self.engine
+        assert epoch is not None
+        start, end = self._from, self._to
+        running: float = self._running
+        waiting: tuple[float, ...] = self._waiting
+        if self._late:
+            waiting = self._late_arrivals(epoch.boundary(end - 1), now_s)
+        if engine.leaving and end - start > 1 and self.asynchronous:
+            running -= len(engine.leaving) * (now_s - self._first_s) / (now_s - self._start_s)
+        self.runs.append((
+            self._start_s, self._first_s, now_s, start, end, epoch, plan,
+            self._first_weight if start == 0 else plan.decode_count,  # type: ignore[union-attr]
+            running, waiting, engine.limits.kv_blocks - engine.free, engine.rank_tokens,
+        ))  # fmt: skip
+        if plan is None:
+            first, finished = engine.commit(0, now_s)
+            self._in_flight, self._first_weight = False, 0
+        else:
+            first, finished = engine.commit(end - start, now_s)
+            self._in_flight, self._first_weight = self.asynchronous, plan.decode_count
+        if first or finished:
+            self._deliver(first, finished, self._first_s if self.asynchronous else now_s)
+
+    def _deliver(self, first: list[Request], finished: list[Request], now_s: float) -> None:
+        run = len(self.runs) - 1
+        token_s = now_s + self.latency.frontend_out_s(self._running)
+        for request in first:
+            if request.first_run < 0:
+                request.first_token_s = token_s
+                request.first_run = run
+            else:
+                request.interrupted += (now_s - request.preempted_at_s,)
+        for request in finished:
+            request.last_token_s = token_s
+            request.last_run = run
+        self.finished += len(finished)
+        self.outstanding -= len(finished)
+
+    def _late_arrivals(self, last_plan_s: float, end_s: float) -> tuple[float, ...]:
+        """Time averages over the run of the waiting requests by reason, those that came meanwhile included."""
+        duration = end_s - self._start_s
+        totals = [count * duration for count in self._waiting]
+        for reason, request in self._late:
+            totals[reason] += end_s - request.routed_s
+        self.engine.pass_over([request for _, request in self._late], last_plan_s)
+        self._late = []
+        return tuple(total / duration if duration > 0 else 0.0 for total in totals)
+
+    # --- views --------------------------------------------------------------------------------------------------
+
+    def advance_to(self, now_s: float) -> None:
+        """Commit every step that ended by now_s, so that the engine's state is that of now_s (end of a run, faults)."""
+        epoch = self._epoch
+        if epoch is None:
+            return
+        index = epoch.index_after(now_s) - 1
+        if self._from < index < self._to:
+            self._to, self._end_s = index, epoch.boundary(index)
+            self._go(self._end_s)
+
+    def view_at(self, time_s: float) -> View:
+        """State at time_s, which lies within the run in progress (or in the idle time until now)."""
+        engine = self.engine
+        limits = engine.limits
+        running, free, outstanding = len(engine.running), engine.free, self.outstanding
+        epoch = self._epoch
+        if epoch is not None and self._to - self._from > 1:
+            passed = epoch.index_after(time_s) - 1 - self._from
+            if passed > 0:
+                free -= engine.decodes.new_blocks(engine.step + 1, passed)
+                if self.asynchronous:  # what left the plan was delivered at the run's first boundary
+                    running -= len(engine.leaving)
+                    outstanding -= len(engine.leaving)
+                    free += engine.leaving_blocks()
+        usage = 1.0 - free / limits.kv_blocks
+        return View(running, engine.waiting.size, usage, frozenset(engine.active), limits.max_loras, outstanding)

@@ -1,0 +1,50 @@
+"""Runs a scenario and returns its log."""
+
+from __future__ import annotations
+
+from simlora.sim.build import Inputs, calibration_record, load_bytes, make_replicas, make_requests, make_router
+from simlora.sim.clock import Clock
+from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
+from simlora.sim.invariants import InvariantChecker
+from simlora.sim.log import SimulationLog
+from simlora.sim.simulation import Progress, Simulation
+
+
+def simulate(
+    inputs: Inputs, *, coalesce: bool = True, check: bool = False, cut_s: float | None = None, progress: Progress | None = None
+) -> SimulationLog:
+    """Play the inputs to the end, or to cut_s.
+
+    coalesce=False steps one by one: the oracle that the fast mode must equal exactly. check verifies the invariants at
+    every plan and raises InvariantError. Without cut_s the scenario's own end applies.
+    """
+    scenario = inputs.scenario
+    if cut_s is None and scenario.workload.end == "cut":
+        cut_s = scenario.workload.duration_s or float(inputs.requests.arrival_s[-1])
+    clock = Clock()
+    requests = make_requests(inputs)
+    replicas = make_replicas(inputs, clock, coalesce)
+    checker = InvariantChecker() if check else None
+    for replica in replicas:
+        replica.on_boundary = checker.check if checker else None
+    router = scenario.cluster.router
+    simulation = Simulation(
+        clock, replicas, make_router(scenario), requests, inputs.latency.frontend_in_s, router.scrape_s, router.delay_s, cut_s, progress
+    )
+    simulation.run()
+    if checker is not None:
+        checker.check_end(requests, drained=cut_s is None)
+    gpus, start_s = scenario.gpus_per_replica, inputs.latency.engine_start_s
+    logs = [replica_log(r, gpus, load_bytes(inputs, requests, r.index), start_s) for r in replicas]
+    return SimulationLog(
+        scenario=scenario,
+        requests=request_log(requests, simulation.end_s if cut_s is not None else float("inf")),
+        replicas=tuple(logs),
+        end_s=simulation.end_s,
+        extrapolated_s=extrapolated_seconds(replicas),
+        calibration=calibration_record(inputs),
+        notes=inputs.requests.notes,
+        events=sum(len(r.runs) for r in replicas),
+    )
+
+

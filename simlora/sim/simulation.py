@@ -1,0 +1,82 @@
+"""Plays a stream of requests through a router and its replicas in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simlora.cluster.router import Hold, Reject, Router, Send
+from simlora.cluster.view import View
+from simlora.engines.request import Request
+from simlora.sim.clock import ARRIVAL, SAMPLE, Clock
+from simlora.sim.replica import Replica
+from simlora.sim.views import StaleViews
+
+Progress = Callable[[int, float], None]
+"""Called with (requests arrived, simulated time)."""
+PROGRESS_EVERY = 1024
+
+
+class Simulation:
+    """A run from the first arrival to the last token (or to cut_s).
+
+    Requests reach their replica's scheduler frontend_in_s after the client sent them. Without an end, the run ends when
+    every request has finished or was rejected.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        replicas: list[Replica],
+        router: Router,
+        requests: Sequence[Request],
+        frontend_in_s: float = 0.0,
+        scrape_s: float = 0.0,
+        delay_s: float = 0.0,
+        cut_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.clock, self.replicas, self.router, self.requests = clock, replicas, router, requests
+        self._in_s, self._cut_s, self._progress = frontend_in_s, cut_s, progress
+        self._views = StaleViews(replicas, scrape_s, delay_s) if router.needs_views else None
+        self._next = 0
+        self.rejected = 0
+        self.end_s = 0.0
+
+    def run(self) -> None:
+        if self._cut_s is not None:
+            end = self.clock.event()
+            self.clock.at(self._cut_s, SAMPLE, end.succeed)
+        if self.requests:
+            self.clock.at(self.requests[0].arrival_s + self._in_s, ARRIVAL, self._arrive)
+        self.clock.run(until=None if self._cut_s is None else end)
+        if self._cut_s is not None:
+            for replica in self.replicas:
+                replica.advance_to(self._cut_s)
+            self.end_s = self._cut_s
+        else:
+            self.end_s = max([self.clock.now, *(replica.now_s for replica in self.replicas)])
+
+    def _arrive(self, event: Any) -> None:
+        request = self.requests[self._next]
+        now_s = request.arrival_s + self._in_s
+        self._next += 1
+        if self._next < len(self.requests):
+            self.clock.at(self.requests[self._next].arrival_s + self._in_s, ARRIVAL, self._arrive)
+            if self._progress is not None and self._next % PROGRESS_EVERY == 0:
+                self._progress(self._next, now_s)
+        self._route(request, now_s)
+
+    def _route(self, request: Request, now_s: float) -> None:
+        views: Sequence[View] = () if self._views is None else self._views.at(now_s)
+        decision = self.router.choose(request, views, now_s)
+        if isinstance(decision, Send):
+            self.replicas[decision.replica].enqueue(request, now_s)
+        elif isinstance(decision, Hold):
+            self.clock.at(decision.until_s, ARRIVAL, self._route_held, request)
+        elif isinstance(decision, Reject):
+            request.rejected = True
+            self.rejected += 1
+
+    def _route_held(self, event: Any) -> None:
+        self._route(event.value, self.clock.now)

@@ -1,0 +1,50 @@
+"""Stale views: what a router knows of a replica is its state at the last scrape.
+
+Scrapes are not events. A view asked for at now_s is the state at floor((now_s - delay_s) / scrape_s) * scrape_s; a
+replica freezes it before its first change after that instant.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import floor
+
+from simlora.cluster.view import View
+from simlora.sim.replica import Replica
+
+
+class StaleViews:
+    """Views of several replicas, scraped every scrape_s seconds (0: always fresh) and delay_s old on arrival."""
+
+    def __init__(self, replicas: list[Replica], scrape_s: float, delay_s: float) -> None:
+        self._replicas, self._scrape_s, self._delay_s = replicas, scrape_s, delay_s
+        self._frozen: list[deque[tuple[int, View]]] = [deque() for _ in replicas]
+        if scrape_s > 0:
+            for replica in replicas:
+                replica.before_change = self._freeze
+
+    def at(self, now_s: float) -> list[View]:
+        """One view per replica."""
+        if self._scrape_s <= 0:
+            return [replica.view_at(now_s) for replica in self._replicas]
+        tick = floor((now_s - self._delay_s) / self._scrape_s)
+        return [self._view(replica, frozen, tick) for replica, frozen in zip(self._replicas, self._frozen, strict=True)]
+
+    def _view(self, replica: Replica, frozen: deque[tuple[int, View]], tick: int) -> View:
+        for at_tick, view in frozen:
+            if at_tick >= tick:
+                return view
+        return replica.view_at(max(0.0, tick * self._scrape_s))
+
+    def _freeze(self, replica: Replica, now_s: float) -> None:
+        """The replica is about to change: keep its state at the ticks that a router may still ask for."""
+        frozen = self._frozen[replica.index]
+        last = floor(now_s / self._scrape_s)
+        if last * self._scrape_s == now_s:  # a change at the very tick is seen by that scrape
+            last -= 1
+        oldest = floor((now_s - self._delay_s) / self._scrape_s)
+        first = max(oldest, frozen[-1][0] + 1 if frozen else 0)
+        for tick in range(first, last + 1):
+            frozen.append((tick, replica.view_at(tick * self._scrape_s)))
+        while len(frozen) > 1 and frozen[1][0] <= oldest:
+            frozen.popleft()
