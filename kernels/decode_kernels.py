@@ -8,7 +8,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .addressing import row_starts
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "bound"])
 def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, bound,
                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
                 BK: tl.constexpr, VECTOR: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
@@ -52,7 +52,7 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
             if PDL:
                 gdc_wait()
             out = h + split.to(tl.int64) * h_split_stride + rows
-            if length <= VECTOR:
+            if (ROWS <= VECTOR) or ((VECTOR > 0) and (length <= VECTOR)):
                 for i in range(0, length):
                     source = x + token0.to(tl.int64) * x_stride + column + offsets
                     if EVEN:
@@ -62,7 +62,7 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
                     acc = tl.sum(a.to(tl.float32) * xv.to(tl.float32)[None, :], axis=1)
                     tl.store(out + (first + i).to(tl.int64) * h_stride, acc, mask=live)
                     token0 = tl.load(order + first + i + 1, mask=i + 1 < length, other=0)
-            elif ROWS > 1:
+            elif ROWS > VECTOR:
                 source = x + tokens[:, None] * x_stride + (column + offsets)[None, :]
                 if EVEN:
                     xt = tl.load(source, mask=here[:, None], other=0.0, cache_modifier=".cg")
@@ -81,7 +81,7 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
         gdc_wait()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "bound"])
 def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
                 width0, width1, width2, bound,
                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
@@ -144,7 +144,7 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
                 gdc_wait()
             y_column = y_first + column + offsets
             h_column = h + part * RANK_PAD + j
-            if length <= VECTOR:
+            if (ROWS <= VECTOR) or ((VECTOR > 0) and (length <= VECTOR)):
                 k = tl.arange(0, SPLITS_PAD)
                 for i in range(0, length):
                     target = y + token0.to(tl.int64) * y_stride + y_column
@@ -163,7 +163,7 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
                     else:
                         tl.store(target, acc.to(y.dtype.element_ty), mask=inside)
                     token0 = tl.load(order + first + i + 1, mask=i + 1 < length, other=0)
-            elif ROWS > 1:
+            elif ROWS > VECTOR:
                 target = y + tokens[:, None] * y_stride + y_column[None, :]
                 keep = here[:, None]
                 if not EVEN:

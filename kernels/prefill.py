@@ -43,7 +43,7 @@ def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h:
         x.stride(0), h.stride(1), h.stride(0), weights.a_table.stride(0), weights.in_features, steps,
         SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=splits, ROWS=segments.rows, NR=nr, BK=block,
         PAGE=weights.page_elements, ALIGNED=weights.aligned, EVEN=weights.in_features == steps * splits * block,
-        PDL=early, SPECIALIZE=tile.specialize, UPCAST=INTERPRET, **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))
+        PDL=early, UPCAST=INTERPRET, **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))
 
 
 def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, tile: Tile,
@@ -60,4 +60,4 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
         y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *padded_widths(weights.out_features),
         SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=h.shape[0], ROWS=segments.rows, BN=block, CHUNK=tile.chunk,
         PAGE=weights.page_elements, ALIGNED=weights.aligned, EVEN=all(w % block == 0 for w in weights.out_features),
-        PDL=early, SPECIALIZE=tile.specialize, UPCAST=INTERPRET, **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))
+        PDL=early, UPCAST=INTERPRET, **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))

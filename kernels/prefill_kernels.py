@@ -8,11 +8,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .addressing import row_starts
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "steps"])
 def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, steps,
                  SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
                  BK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                 SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr):
+                 UPCAST: tl.constexpr):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], one program for each
     (row tile, part k, NR of the slices' rank rows); NR spans all slices where it can, so that x is read once."""
     row_blocks: tl.constexpr = (SLICES * RANK_PAD + NR - 1) // NR
@@ -43,7 +43,7 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             acc = tl.zeros((ROWS, NR), dtype=tl.float32)
             if PAGE == 0:
                 fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE, ALIGNED)
-            for step in tl.range(0, steps, warp_specialize=SPECIALIZE):
+            for step in range(0, steps):
                 column = column0 + step * BK
                 if PAGE == 0:
                     starts = fixed + step * BK
@@ -66,12 +66,12 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             tl.store(target, acc, mask=here[:, None] & live[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
                  width0, width1, width2,
                  SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
                  CHUNK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                 SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr):
+                 UPCAST: tl.constexpr):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
     program for each (row tile, CHUNK blocks of BN outputs of one slice): h is summed once for all of them."""
     span: tl.constexpr = BN * CHUNK
@@ -131,7 +131,7 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             if PAGE == 0:
                 fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride, width,
                                    PAGE, ALIGNED)
-            for step in tl.range(0, tl.minimum(CHUNK, tl.cdiv(width - column0, BN)), warp_specialize=SPECIALIZE):
+            for step in range(0, tl.minimum(CHUNK, tl.cdiv(width - column0, BN))):
                 column = column0 + step * BN
                 if PAGE == 0:
                     starts = fixed + step * BN

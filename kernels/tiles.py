@@ -32,7 +32,6 @@ class Tile:
     num_warps: int = 4
     num_stages: int = 1
     maxnreg: int = 0
-    specialize: bool = False
 
 
 @dataclass(frozen=True)

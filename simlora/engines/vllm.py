@@ -363,8 +363,10 @@ class VllmEngine:
             self._unpinned_active += 1
             self.waiting.activate(adapter)
         assert self.tiers is not None
-        tier, evicted = self.tiers.activate(adapter, now_s)
-        self.evictions += evicted
+        tier, slot_victim, _ = self.tiers.activate(adapter, now_s)
+        self.tiers.use(adapter)
+        if slot_victim is not None:
+            self.evictions += 1
         return tier
 
     def _leave(self, adapter: int, now_s: float) -> None:

@@ -41,17 +41,21 @@ class OperatorParameters(Part):
 
 class AttentionParameters(Part):
     kv_bytes_per_s: float = Field(gt=0, description="Rate at which decode attention reads the KV cache")
+    request_tokens: float = Field(ge=0, description="Context tokens whose reading costs as much as one request's overhead")
     prefill_flops: float = Field(gt=0, description="FLOP/s of causal attention over a prompt")
 
 
 class LoraKernelParameters(Part):
     """vLLM's Triton shrink and expand, per launch and per thread block on the calibrated number of SMs."""
 
-    launch_s: float = Field(ge=0)
+    launch_s: float = Field(ge=0, description="Start and tail of one shrink or expand")
+    zero_s: float = Field(ge=0, description="Zeroing one shrink buffer: a launch of its own")
     dead_shrink_s: float = Field(ge=0)
     dead_expand_s: float = Field(ge=0)
-    shrink_s: float = Field(ge=0)
-    expand_s: float = Field(ge=0)
+    shrink_s: float = Field(ge=0, description="Useful shrink block, K axis split 64 ways (fewer than 128 tokens)")
+    shrink_wide_s: float = Field(ge=0, description="Useful shrink block, K axis split 8 ways")
+    expand_s: float = Field(ge=0, description="Useful expand block with one row")
+    expand_row_s: float = Field(ge=0, description="Extra per further row of an expand block, up to the fourth")
 
 
 class HostParameters(Part):

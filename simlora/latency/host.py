@@ -14,6 +14,8 @@ class HostCost:
 
     before_s: float
     after_s: float
+    launch_s: float
+    """Part of the time in which kernels are launched: the last part of either of the two."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Host:
         prepare = self.parameters.prepare_s + self.parameters.prepare_request_s * requests
         launch = self.launch_s(regime, requests, adapters)
         if not (self.enable_lora and changed):
-            return HostCost(prepare + launch, 0.0)
-        return HostCost(prepare, self._metadata_s(tokens) + launch)
+            return HostCost(prepare + launch, 0.0, launch)
+        return HostCost(prepare, self._metadata_s(tokens) + launch, launch)
 
     def launch_s(self, regime: Regime, requests: int, adapters: int) -> float:
         p = self.parameters

@@ -19,8 +19,8 @@ from simlora.latency.step import Prefill, StepPlan, StepTiming
 from simlora.scenario.gpu_spec import GpuSpec
 from simlora.scenario.model_spec import ModelSpec
 
-_Fixed = tuple[float, float, float, float, float, float, bool, tuple[str, ...]]
-"""host before, host after, host of a repetition, base, lora, collective, launch bound, extrapolated terms."""
+_Fixed = tuple[float, float, float, float, float, float, float, tuple[str, ...]]
+"""host before, after, launching (0: a graph), of a repetition; base, lora, collective; extrapolated terms."""
 
 
 class StepLatency:
@@ -43,6 +43,7 @@ class StepLatency:
         self._largest = len(self._pad) - 1
         self._tail_s = terms.host.parameters.tail_s
         self._decode_token_s = self.attention.decode_token_s
+        self._request_s = self.attention.request_s
         self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
         self._loads: dict[tuple[int, str], float] = {}
         self._front = terms.front_end.parameters
@@ -73,8 +74,8 @@ class StepLatency:
         fixed = self._cache.get(key)
         if fixed is None:
             fixed = self._cache[key] = self._price_fixed(key)
-        host_s, sync_s, repeat_host_s, base_s, lora_s, collective_s, launch_bound, extrapolated = fixed
-        attention_s = plan.decode_context_tokens * self._decode_token_s
+        host_s, sync_s, launch_s, repeat_host_s, base_s, lora_s, collective_s, extrapolated = fixed
+        attention_s = plan.decode_context_tokens * self._decode_token_s + plan.decode_count * self._request_s
         slope_s = 0.0
         valid_steps = 1
         if prefills:
@@ -83,9 +84,13 @@ class StepLatency:
             slope_s = plan.decode_count * plan.emitted_per_step * self._decode_token_s
             valid_steps = plan.max_repeat
         load_s = self._loads_s(plan.loads) if plan.loads else 0.0
+        tail_s = 0.0
+        if launch_s:
+            # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
+            tail_s = max(self._tail_s, base_s + attention_s + lora_s + collective_s - launch_s)
         return StepTiming(
-            host_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, launch_bound,
-            self._tail_s if launch_bound else 0.0, valid_steps, extrapolated, sync_s, repeat_host_s,
+            host_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, launch_s > 0.0, tail_s,
+            valid_steps, extrapolated, sync_s, repeat_host_s,
         )
 
     def regime(self, num_tokens: int, decode_only: bool) -> Regime:
@@ -136,10 +141,10 @@ class StepLatency:
         return (
             host.before_s,
             host.after_s,
+            host.launch_s if regime != "graph" else 0.0,
             self.host.cost(regime, requests, tokens, adapters, changed=False).before_s,
             self.operators.dense_s(padded, rows),
             self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows),
             self.collectives.step_s(padded, adapters),
-            regime != "graph",
             self.calibration.extrapolated,
         )

@@ -77,14 +77,18 @@ class Attention:
 
     decode_token_s: float
     """Seconds per context token of a decoding request."""
+    request_s: float
+    """Seconds per decoding request, whatever its context."""
     prefill_pair_s: float
     """Seconds per (new token, token before it) pair of a prompt chunk."""
 
     @classmethod
     def of(cls, parameters: AttentionParameters, model: ModelSpec, tp: int) -> Attention:
         qkv, _ = attention_linears(model, tp)
+        token_s = kv_bytes_per_token(model, tp) / parameters.kv_bytes_per_s
         return cls(
-            decode_token_s=kv_bytes_per_token(model, tp) / parameters.kv_bytes_per_s,
+            decode_token_s=token_s,
+            request_s=parameters.request_tokens * token_s,
             prefill_pair_s=4.0 * qkv.outputs[0] * model.num_hidden_layers / parameters.prefill_flops,
         )
 

@@ -1,0 +1,50 @@
+"""Memory of a replica: the byte ledger of its GPUs, pools, adapter tiers with eviction, and copies between tiers.
+
+Plain objects without a clock: callers pass now_s.
+"""
+
+from simlora.memory.advice import advice, rank_waste, slot_waste
+from simlora.memory.copy_engine import Completion, CopyEngine, CopyMode, Stage, Started
+from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru, make_policy
+from simlora.memory.fit import build_ledger, fits, largest_max_loras, require_fit, shortage
+from simlora.memory.ledger import MemoryLedger, compute_ledger
+from simlora.memory.pools import ADAPTER, KV, RESERVED, BlockPool, Pool
+from simlora.memory.resident import ResidentSet
+from simlora.memory.rows import LedgerRow, binding, ledger_rows
+from simlora.memory.settings import MemorySettings, settings_of
+from simlora.memory.tiers import Activation, AdapterTiers
+
+__all__ = [
+    "ADAPTER",
+    "KV",
+    "RESERVED",
+    "Activation",
+    "AdapterTiers",
+    "BlockPool",
+    "Completion",
+    "CopyEngine",
+    "CopyMode",
+    "EvictionPolicy",
+    "LedgerRow",
+    "Lru",
+    "MemoryLedger",
+    "MemorySettings",
+    "Pool",
+    "ResidentSet",
+    "Stage",
+    "Started",
+    "WeightedLru",
+    "advice",
+    "binding",
+    "build_ledger",
+    "compute_ledger",
+    "fits",
+    "largest_max_loras",
+    "ledger_rows",
+    "make_policy",
+    "rank_waste",
+    "require_fit",
+    "settings_of",
+    "shortage",
+    "slot_waste",
+]

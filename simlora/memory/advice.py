@@ -26,7 +26,7 @@ def rank_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste 
     engine, used = scenario.engine, _ranks(scenario)
     if not engine.enable_lora or not used:
         return None
-    enough = min((rank for rank in scenario.rules.allowed_lora_ranks if rank >= max(used)), default=engine.max_lora_rank)
+    enough = min(rank for rank in scenario.rules.allowed_lora_ranks if rank >= max(used))
     if enough >= engine.max_lora_rank:
         return None
     return _waste(ledger or build_ledger(scenario), "max_lora_rank", engine.max_lora_rank, enough)
@@ -47,8 +47,8 @@ def advice(scenario: Scenario, ledger: MemoryLedger | None = None) -> tuple[str,
     rank = rank_waste(scenario, ledger)
     if rank:
         lines.append(
-            f"engine.max_lora_rank {rank.value} is above the largest adapter rank {max(_ranks(scenario))}: every slot is "
-            f"padded to it. {rank.enough} would free {_gain(rank)} on each GPU"
+            f"engine.max_lora_rank {rank.value} is above the largest adapter rank {max(_ranks(scenario))}, and every "
+            f"slot is padded to it: {rank.enough} would free {_gain(rank)} on each GPU"
         )
     slots = slot_waste(scenario, ledger)
     if slots:
@@ -66,7 +66,7 @@ def _waste(ledger: MemoryLedger, field: str, value: int, enough: int) -> Waste:
 
 
 def _gain(waste: Waste) -> str:
-    return f"{gb(waste.slot_bytes)}, {waste.kv_tokens:,} KV tokens,"
+    return f"{gb(waste.slot_bytes)}, or {waste.kv_tokens} KV tokens,"
 
 
 def _ranks(scenario: Scenario) -> list[int]:

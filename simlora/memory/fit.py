@@ -52,8 +52,8 @@ def require_fit(scenario: Scenario) -> MemoryLedger:
 
 
 def fits(ledger: MemoryLedger) -> bool:
-    """vLLM's own conditions: the budget is free at start-up, one sequence of max_model_len fits the KV cache, and weights,
-    slots, KV cache and graphs together stay within the GPU's memory."""
+    """vLLM's own conditions: the budget is free at start-up, one sequence of max_model_len fits the KV cache, and
+    weights, slots, KV cache and graphs together stay within the GPU's memory."""
     free_at_start = ledger.total_bytes - ledger.context_bytes
     enough_kv = ledger.available_bytes > 0 and ledger.kv_tokens >= ledger.settings.max_model_len
     return enough_kv and ledger.budget_bytes <= free_at_start and ledger.headroom_bytes >= 0
@@ -104,18 +104,19 @@ def _largest(low: int, high: int, ok: Callable[[int], bool]) -> int | None:
 def _slot_shortage(ledger: MemoryLedger, largest: int) -> Shortage:
     settings = ledger.settings
     text = (
-        f"LoRA slots bind: {settings.max_loras} slots of rank {settings.max_lora_rank} take {gb(ledger.slots_bytes)} on each "
-        f"GPU beside {gb(ledger.weight_bytes)} of weights, and the engine may use {gb(ledger.budget_bytes)}; "
+        f"LoRA slots bind: {settings.max_loras} slots of rank {settings.max_lora_rank} take {gb(ledger.slots_bytes)} "
+        f"on each GPU beside {gb(ledger.weight_bytes)} of weights, and the engine may use {gb(ledger.budget_bytes)}; "
         f"{_kv_state(ledger)}; largest max_loras that fits: {largest}"
     )
     if 0 < ledger.kv_tokens < settings.max_model_len and ledger.available_bytes > 0:
-        text += f" (or max_model_len up to {ledger.kv_tokens})"
+        text += f" (or max_model_len up to {ledger.usable_kv_tokens})"
     return Shortage(SLOTS, "engine.max_loras", settings.max_loras, largest, text)
 
 
 def _context_shortage(ledger: MemoryLedger) -> Shortage:
-    text = f"the KV cache binds: {_kv_state(ledger)}; largest max_model_len that fits: {ledger.kv_tokens}"
-    return Shortage(CONTEXT, "engine.max_model_len", ledger.settings.max_model_len, ledger.kv_tokens, text)
+    largest = ledger.usable_kv_tokens
+    text = f"context length binds: {_kv_state(ledger)}; largest max_model_len that fits: {largest}"
+    return Shortage(CONTEXT, "engine.max_model_len", ledger.settings.max_model_len, largest, text)
 
 
 def _override_shortage(ledger: MemoryLedger) -> Shortage:
@@ -136,8 +137,8 @@ def _weight_shortage(ledger: MemoryLedger) -> Shortage:
     enough = next((t for t in degrees if fits(with_settings(ledger, tensor_parallel_size=t))), None)
     hint = f"smallest tensor_parallel_size that fits: {enough}" if enough else "no tensor_parallel_size fits"
     text = (
-        f"weights bind: {gb(ledger.weight_bytes)} on each GPU and {gb(ledger.activation_bytes)} of activations, and the "
-        f"engine may use {gb(ledger.budget_bytes)}; {hint}"
+        f"weights bind: {gb(ledger.weight_bytes)} on each GPU and {gb(ledger.activation_bytes)} of activations, and "
+        f"the engine may use {gb(ledger.budget_bytes)}; {hint}"
     )
     return Shortage(WEIGHTS, "engine.tensor_parallel_size", settings.tensor_parallel_size, enough, text)
 

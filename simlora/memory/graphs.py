@@ -26,8 +26,8 @@ def capture_sizes(rules: MemoryRules, max_num_seqs: int, max_num_batched_tokens:
 
 
 def lora_graph_cases(max_loras: int, specialize_active_lora: bool) -> tuple[int, ...]:
-    """Counts of active adapters that graphs are captured for: max_loras + 1 (the base model beside all of them), and the
-    powers of two up to max_loras with specialize_active_lora. Source: vLLM `get_captured_lora_counts`."""
+    """Counts of active adapters that graphs are captured for: max_loras + 1 (the base model beside all of them), and
+    with specialize_active_lora the powers of two up to max_loras. Source: vLLM `get_captured_lora_counts`."""
     cases = {max_loras + 1}
     if specialize_active_lora:
         power = 1

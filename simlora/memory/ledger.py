@@ -1,8 +1,8 @@
 """The byte ledger of one GPU of one vLLM replica: where its memory goes, and how many KV blocks remain.
 
-vLLM gives the KV cache what is left of gpu_memory_utilization * total after the weights (LoRA slots are part of them),
-the peak of a profiling run, memory outside PyTorch and, in recent versions, the CUDA graphs. All GPUs of a pipeline stage
-look alike; the ledger shows the stage with the fewest blocks, since every worker gets that number.
+vLLM gives the KV cache what is left of gpu_memory_utilization * total after the weights (LoRA slots are part of
+them), the peak of a profiling run, memory outside PyTorch and, in recent versions, the CUDA graphs. All GPUs of a
+pipeline stage look alike; the ledger shows the stage with the fewest blocks, since every worker gets that number.
 """
 
 from __future__ import annotations
@@ -85,7 +85,13 @@ class MemoryLedger:
         return self.kv_blocks * self.settings.block_size
 
     @property
+    def usable_kv_tokens(self) -> int:
+        """What requests can hold: one block is the null block."""
+        return max(self.kv_blocks - 1, 0) * self.settings.block_size
+
+    @property
     def kv_bytes(self) -> int:
+        """GPU memory of the KV cache."""
         return self.kv_blocks * self.kv_block_bytes
 
     @property

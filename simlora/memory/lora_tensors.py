@@ -1,8 +1,9 @@
 """Bytes of every LoRA slot tensor of one GPU, in the order in which vLLM creates them.
 
-Slots are stacked: one tensor per matrix holds all max_loras slots, each padded to max_lora_rank. With tensor parallelism,
-layers split by output keep A whole and shard B; layers split by input shard A and keep B whole; fully_sharded_loras also
-splits A of the first kind by rank and B of the second kind by output. Embeddings are never sharded.
+Slots are stacked: one tensor per matrix holds all max_loras slots, each padded to max_lora_rank. With tensor
+parallelism, layers split by output keep A whole and shard B; layers split by input shard A and keep B whole;
+fully_sharded_loras also splits A of the first kind by rank and B of the second kind by output. Embeddings are never
+sharded.
 Source: vLLM lora/layers (create_lora_weights of each class); 0.8.5 adds tables for extra vocabulary.
 """
 

@@ -1,5 +1,7 @@
-"""Peak of PyTorch memory above the weights in vLLM's profiling run: max_num_batched_tokens tokens of max_num_seqs sequences
-through the model, then one token of each through lm_head and the sampler, with all slots in use.
+"""Peak of PyTorch memory above the weights in vLLM's profiling run.
+
+The run sends max_num_batched_tokens tokens of max_num_seqs sequences through the model, with all slots in use, then one
+token of each sequence through lm_head and the sampler.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ def _sampler(shard: Shard, sm_count: int) -> float:
 
 
 def _legacy_lora_logits(shard: Shard) -> float:
-    """0.5.0 computes logits of every slot's added tokens, twice, in blocks that stay cached. Once one of them is as large
-    as the sampler's 8-byte index tensor, the sampler reuses it."""
+    """0.5.0 computes logits of every slot's added tokens, twice, in blocks that stay cached. Once one of them is as
+    large as the sampler's 8-byte index tensor, the sampler reuses it."""
     if not (shard.rules.lora_logits_in_profile and shard.has_embedding_lora and shard.last_stage):
         return 0.0
     rows = _sequences(shard)

@@ -47,8 +47,8 @@ def binding(ledger: MemoryLedger) -> str:
     }
     label = max(takers, key=lambda name: takers[name])
     return (
-        f"{label} take {takers[label] / ledger.budget_bytes:.0%} of the {gb(ledger.budget_bytes)} that the engine may use; "
-        f"the KV cache gets {ledger.kv_bytes / ledger.budget_bytes:.0%}, {ledger.kv_tokens} tokens"
+        f"{label} take {takers[label] / ledger.budget_bytes:.0%} of the {gb(ledger.budget_bytes)} that the engine may "
+        f"use; the KV cache gets {ledger.kv_bytes / ledger.budget_bytes:.0%}, {ledger.kv_tokens} tokens"
     )
 
 

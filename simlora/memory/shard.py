@@ -62,9 +62,11 @@ class Shard:
 
 def shards(model: ModelSpec, rules: MemoryRules, settings: MemorySettings) -> tuple[Shard, ...]:
     """One shard per pipeline stage; the GPUs of a stage hold equal shares."""
-    stages = stage_layers(model.num_hidden_layers, settings.pipeline_parallel_size)
-    last = len(stages) - 1
-    return tuple(Shard(model, rules, settings, layers, stage == 0, stage == last) for stage, layers in enumerate(stages))
+    counts = stage_layers(model.num_hidden_layers, settings.pipeline_parallel_size)
+    last = len(counts) - 1
+    return tuple(
+        Shard(model, rules, settings, layers, index == 0, index == last) for index, layers in enumerate(counts)
+    )
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 Sources
 - [code]     the vLLM source of the version: gpu_worker.determine_available_memory, gpu_model_runner.profile_run,
              lora/layers, sample/ops/topk_topp_sampler.
-- [planner]  60 start-up logs of vLLM 0.19.0 on H100-80GB (8,192 tokens, 1,024 sequences; TP and PP 1 to 4), published by
-             the llm-d planner project (github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0).
+- [planner]  60 start-up logs of vLLM 0.19.0 on H100-80GB (8,192 tokens, 1,024 sequences; TP and PP 1 to 4), from the
+             llm-d planner project (github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0, April 2026).
 - [mn5]      84 start-ups of a vLLM 0.8.5 development build on a 64 GB H100 (2,048 sequences, 8 to 384 slots) and 243 of
              0.5.0 (4,096 sequences), published with github.com/FerranAgulloLopez/GPULLMAdapterOptimization.
 - [h200]     vLLM 0.20.2 on an H200 (2,048 tokens, 256 sequences): one start without LoRA, two with.
@@ -36,9 +36,9 @@ class MemoryRules:
     """The experts of a mixture get slots. [code]"""
     sampler_bytes_per_logit: int
     """Peak of the dummy sampler run, per sequence and vocabulary entry. 14 = bf16 logits (2), float32 logits,
-    probabilities and noise (4 each): measured on Llama, Qwen and phi-4 [planner], and as the difference between the two
-    models of [mn5]. For 0.8.5 it stands for the FlashInfer sampler of the official image; without FlashInfer that version
-    sorts the logits, 39 bytes [explorer]."""
+    probabilities and noise (4 each): measured on Llama, Qwen and phi-4 [planner], and as the difference between the
+    two models of [mn5]. For 0.8.5 it stands for the FlashInfer sampler of the official image; without FlashInfer that
+    version sorts the logits, 39 bytes [explorer]."""
     sampler_buffer: bool
     """The top-k/top-p kernel keeps one float32 vocabulary row per SM. [code], confirmed by [planner]"""
     persistent_moe_workspace: bool
@@ -61,19 +61,19 @@ class MemoryRules:
 
 
 BASE_GRAPH_BYTES_PER_LAYER = 237e3
-"""One CUDA graph without LoRA kernels, per layer: 102 graphs of models of 28 to 80 layers are estimated at 0.0225 GiB per
-layer (0.019 to 0.026). [planner]"""
+"""One CUDA graph without LoRA kernels, per layer: vLLM estimates 102 graphs of models of 28 to 80 layers at 0.0225 GiB
+per layer (0.019 to 0.026). [planner]"""
 LORA_GRAPH_BYTES_PER_LAYER = 314e3
-"""One CUDA graph with LoRA kernels, per layer: 86 of them cost 0.62 GB (8 slots of rank 16) and 1.11 GB (32 of rank 64) on
-Llama-3.1-8B. vLLM multiplies one sample of 2 MiB granularity, so the mean of the two is used. [h200]"""
+"""One CUDA graph with LoRA kernels, per layer: 86 of them cost 0.62 GB (8 slots of rank 16) and 1.11 GB (32 of rank 64)
+on Llama-3.1-8B. vLLM multiplies one sample of 2 MiB granularity, so the mean of the two is used. [h200]"""
 FORWARD_HIDDEN_COPIES = 4
-"""Copies of the hidden states alive at the peak of the forward pass beside the MLP's own tensors: 4.2 on CodeLlama-7B and
-on Granite-8B. [planner]"""
+"""Copies of the hidden states alive at the peak of the forward pass beside the MLP's own tensors: 4.2 on CodeLlama-7B
+and on Granite-8B. [planner]"""
 PIPELINE_HIDDEN_COPIES = 2
 """Hidden states and residual that a pipeline stage receives. [planner] with PP 4."""
 SAMPLER_FIXED_BYTES = 59e6
-"""Alive beside one copy of the hidden states while the sampler runs (cuBLAS workspace of 32 MiB, small buffers): 0.055 GiB
-alike for Llama 8B and 70B, Qwen 7B and 72B, phi-4. [planner]"""
+"""Alive beside one copy of the hidden states while the sampler runs (cuBLAS workspace of 32 MiB, small buffers): 0.055
+GiB alike for Llama 8B and 70B, Qwen 7B and 72B, phi-4. [planner]"""
 
 V0_20 = MemoryRules(
     version="0.20",

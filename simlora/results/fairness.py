@@ -75,7 +75,7 @@ def service_shares(measured: Measured) -> Floats:
     admitted = np.where(np.isnan(requests.admitted_s), left, requests.admitted_s)
     served = np.clip(left - admitted - np.nan_to_num(requests.load_s), 0.0, total)
     totals, serveds = np.bincount(group, total), np.bincount(group, served)
-    share: Floats = np.divide(serveds, totals, out=np.zeros_like(totals), where=totals > 0)
+    share: Floats = np.divide(serveds, totals, out=np.zeros(len(totals)), where=totals > 0)
     return share
 
 
@@ -83,7 +83,7 @@ def fairness_block(measured: Measured) -> dict[str, Any]:
     """{count, jain_index, worst}: number of tenants, Jain's index of their service shares, and the WORST tenants.
 
     Jain's index (sum x)^2 / (n sum x^2) is 1 when all tenants spend the same share of their time in service and 1 / n
-    when one gets it all. Worst: lowest attainment first, then highest p99 of TTFT.
+    when one gets it all. Worst: lowest attainment, then most requests, then highest p99 of TTFT.
     Source: Jain, Chiu and Hawe, DEC-TR-301, 1984.
     """
     rows = tenant_rows(measured)
@@ -98,7 +98,7 @@ def jain_index(values: Floats) -> float | None:
 
 def worst(rows: list[Tenant], count: int = WORST) -> list[dict[str, Any]]:
     """The tenants served worst, as mappings."""
-    order = sorted(rows, key=lambda row: (row.attainment, -(row.ttft_p99_s or 0.0), row.adapter))
+    order = sorted(rows, key=lambda row: (row.attainment, -row.requests, -(row.ttft_p99_s or 0.0), row.adapter))
     return [row._asdict() for row in order[:count]]
 
 

@@ -85,9 +85,9 @@ def phases_of(measured: Measured, timeline: Timeline, chosen: Ints) -> Phases:
     requests, end_s = measured.log.requests, measured.log.end_s
     arrival = requests.arrival_s[chosen]
     last_client = _known(requests.last_token_s[chosen], end_s, arrival)
-    routed = _known(requests.routed_s[chosen], last_client, arrival)
-    admitted = _known(requests.admitted_s[chosen], last_client, routed)
-    first_client = _known(requests.first_token_s[chosen], last_client, admitted)
+    routed = np.minimum(_known(requests.routed_s[chosen], last_client, arrival), last_client)
+    admitted = np.minimum(_known(requests.admitted_s[chosen], last_client, routed), last_client)
+    first_client = np.minimum(_known(requests.first_token_s[chosen], last_client, admitted), last_client)
     first_run = requests.first_run[chosen]
     first = first_client
     if len(timeline.start_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
@@ -38,9 +39,6 @@ def check_scenario(scenario: Scenario) -> None:
 
 def _check_parallelism(scenario: Scenario) -> None:
     engine, model = scenario.engine, scenario.model_spec
-    if engine.pipeline_parallel_size > 1:
-        key = "engine.pipeline_parallel_size"
-        raise WrongValueError(key, engine.pipeline_parallel_size, "pipeline parallelism is not built yet: only 1")
     if not divides_model(scenario, engine.tensor_parallel_size):
         possible = [str(size) for size in range(1, 65) if divides_model(scenario, size)]
         raise WrongValueError(
@@ -190,7 +188,8 @@ def _check_host_memory(scenario: Scenario) -> None:
 
 
 def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:,.4g}"
+    """GiB, rounded up so that the figure is enough."""
+    return f"{math.ceil(size_bytes / 2**30 * 100) / 100:,.2f}"
 
 
 def host_cache_bytes(scenario: Scenario, cached: int) -> int:

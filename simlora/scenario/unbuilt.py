@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from simlora.scenario.base import WrongValueError
@@ -17,19 +18,29 @@ KEYS = (
 )
 """Keys that may only be absent or empty (null, [], {})."""
 
+ONLY = MappingProxyType({"engine.pipeline_parallel_size": 1})
+"""Keys of which only one value works so far."""
+
 
 def drop_unbuilt(data: dict[Any, Any]) -> dict[Any, Any]:
     """A copy of a scenario's raw mapping without the empty unbuilt keys.
 
     Raises:
-        WrongValueError: one of them holds something.
+        WrongValueError: a feature is asked for that is not built.
     """
-    for path in KEYS:
+    for path in (*KEYS, *ONLY):
         section, key = path.split(".")
         values = data.get(section)
-        if not isinstance(values, dict) or key not in values:
+        if not isinstance(values, dict) or values.get(key) is None:
             continue
-        if values[key] not in (None, [], {}, ()):
+        if path in ONLY and values[key] != ONLY[path]:
+            raise WrongValueError(path, values[key], f"not built yet: only {ONLY[path]}")
+        if path in KEYS and values[key] not in ([], {}, ()):
             raise WrongValueError(path, values[key], "not built yet: leave it out or empty")
-        data = {**data, section: {name: value for name, value in values.items() if name != key}}
-    return data
+    return {name: _without_keys(name, values) for name, values in data.items()}
+
+
+def _without_keys(section: Any, values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if f"{section}.{key}" not in KEYS}

@@ -18,8 +18,11 @@ from simlora.engines.vllm_versions import RULES
 from simlora.errors import ConfigError
 from simlora.latency.model import StepLatency
 from simlora.latency.store import calibration_sha256, choose_calibration
-from simlora.memory.ledger import MemoryLedger, require_fit
-from simlora.memory.tiers import AdapterTiers, make_tiers
+from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru
+from simlora.memory.fit import require_fit
+from simlora.memory.ledger import MemoryLedger
+from simlora.memory.resident import ResidentSet
+from simlora.memory.tiers import AdapterTiers
 from simlora.scenario import Scenario, adapter_bytes
 from simlora.sim.clock import Clock
 from simlora.sim.replica import Replica
@@ -112,16 +115,17 @@ def _decodes(scenario: Scenario) -> DecodeBatch:
 
 
 def _tiers(inputs: Inputs) -> AdapterTiers:
+    """Slots and host cache; pinned adapters are loaded before the run begins."""
     scenario, engine = inputs.scenario, inputs.scenario.engine
-    return make_tiers(
-        slots=engine.max_loras,
-        host=engine.max_cpu_loras,
-        eviction=engine.eviction,
-        pinned=scenario.adapters.pinned,
-        remote=scenario.storage.remote is not None,
-        initial_slots=inputs.initial.gpu,
-        initial_host=inputs.initial.host,
-    )
+    pinned, initial = scenario.adapters.pinned, inputs.initial
+    slots = ResidentSet(engine.max_loras, _eviction(engine.eviction), pinned)
+    tiers = AdapterTiers(slots, ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned), scenario.storage.remote is not None)
+    tiers.preload(initial.host, [a for a in initial.gpu if a not in pinned] + list(pinned))
+    return tiers
+
+
+def _eviction(kind: str) -> EvictionPolicy:
+    return WeightedLru() if kind == "weighted-lru" else Lru()
 
 
 def make_router(scenario: Scenario) -> Router:

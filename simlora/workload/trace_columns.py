@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,10 @@ from simlora.workload.lengths import MAX_TOKENS
 from simlora.workload.trace import Floats, Ints, Labels
 
 Mask = npt.NDArray[np.bool_]
+
+_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
+_EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _PANDAS < (3, 1) else {}
+"""A stamp must come back as it was written; from pandas 3.1 on that is the default and the option deprecated."""
 
 
 def normalised(name: str) -> str:
@@ -69,8 +74,8 @@ class CsvTable:
                     dtype=as_text,
                     keep_default_na=False,
                     na_values=[""],
-                    float_precision="round_trip",
                     low_memory=False,
+                    **_EXACT_FLOATS,
                 )
         except pd.errors.EmptyDataError as error:
             raise ConfigError(self.source, "trace", ",".join(self.header), "no rows below the header") from error
@@ -83,12 +88,16 @@ class CsvTable:
         return frame
 
     def _malformed(self, reason: str) -> ConfigError:
-        """Locate the first record with more fields than the header."""
-        width = len(self.header)
+        """Locate the first record with more fields than the header, or the one whose quote stays open."""
+        width, begin, previous_end = len(self.header), 1, 0
         for fields, line in _records(self._text, self.source):
             if len(fields) > width + 1 or any(fields[width:]):
                 row = ",".join(fields)
                 return ConfigError(f"{self.source}:{line}", "row", row, f"{width} fields, as the header has")
+            begin = previous_end + 1
+            previous_end = line
+        if "EOF inside string" in reason:
+            raise ConfigError(f"{self.source}:{begin}", "row", '"', "a closing quote")
         return ConfigError(self.source, "trace", reason, "a well-formed CSV file")
 
     def __len__(self) -> int:

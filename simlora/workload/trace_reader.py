@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ FORMATS = tuple(PARSERS)
 _KEEP_CLOCK = ("csv", "simlora-run")
 """Formats whose stamps already count from the start of the run; the others are moved to begin at 0."""
 
+_ANY_ORDER = ("simlora-run", "vllm-bench")
+"""Formats that list requests as they were offered; a stamp that goes back is no sign of a broken file."""
+
+_FIXED_UNIT = ("azure", "vllm-bench")
+"""Formats whose stamps can have no other unit."""
+
 
 def read_trace(path: str | Path, options: TraceOptions | None = None) -> TraceTable:
     """Trace in `path`, a file (local path or URL, plain or compressed) or a recorded run's folder, sorted by arrival.
@@ -66,11 +73,10 @@ def _timed(trace: TraceTable, options: TraceOptions) -> TraceTable:
     if not len(trace):
         reasons = "; ".join(map(str, trace.dropped))
         raise ConfigError(trace.source, "trace", reasons, "at least one usable request")
-    # A recorded run lists its requests as they were offered; any order of its stamps is right.
-    trace = trace_time.in_order(trace, float("inf") if trace.format == "simlora-run" else options.sort_window_s)
+    trace = trace_time.in_order(trace, math.inf if trace.format in _ANY_ORDER else options.sort_window_s)
     if trace.format not in _KEEP_CLOCK:
         trace = trace_time.from_zero(trace)
-    if options.unit is None:
+    if options.unit is None and trace.format not in _FIXED_UNIT:
         trace_time.check_unit(trace)
     trace_time.check_range(trace)
     return trace_time.spread(trace, options.seed) if options.jitter else trace

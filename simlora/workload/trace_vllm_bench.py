@@ -33,9 +33,9 @@ def parse(text: str, source: str, options: TraceOptions) -> TraceTable:
     drop = (options.failures or "drop") == "drop"
     prompt = _token_list(record, "input_lens", source, 0 if drop else 1)
     output = _token_list(record, "output_lens", source, 0 if drop else 1)
-    errors = _list(record, "errors", source, len(output)) if "errors" in record else [""] * len(output)
     if len(prompt) != len(output):
         raise ConfigError(source, "input_lens", f"{len(prompt)} values", f"{len(output)}, as output_lens has")
+    errors = _list(record, "errors", source, len(output)) if "errors" in record else [""] * len(output)
     trace = TraceTable(
         source=source,
         format="vllm-bench",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from simlora.scenario import json_schema, load_scenario
 
@@ -61,6 +62,17 @@ def test_names_the_schema_for_editors(path: Path) -> None:
 def test_the_committed_schema_is_current() -> None:
     committed = json.loads((SCENARIOS / "schema.json").read_text())
     assert committed == json_schema(), "write it anew: simlora schema > scenarios/schema.json"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_schema_accepts_it(path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json_schema()
+    as_json = json.loads(json.dumps(yaml.safe_load(path.read_text())))  # keys become text, as editors see them
+    jsonschema.validate(as_json, schema)
+    jsonschema.validate(load_scenario(path).to_dict(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**as_json, "engine": {"max_lora": 8}}, schema)
 
 
 def test_the_sample_trace_follows_its_recipe() -> None:

@@ -1,0 +1,28 @@
+"""Memory advice with its price in time: what an oversized max_lora_rank costs in KV tokens and in milliseconds."""
+
+from __future__ import annotations
+
+from simlora.latency.model import StepLatency
+from simlora.latency.store import choose_calibration
+from simlora.memory.advice import advice, rank_waste
+from simlora.memory.ledger import MemoryLedger
+from simlora.scenario import Scenario
+
+TYPICAL_BATCH = 32
+"""Decoding requests for which the price in time is stated."""
+
+
+def memory_advice(scenario: Scenario, ledger: MemoryLedger) -> tuple[str, ...]:
+    """One sentence per flag that takes memory without need; an oversized rank also costs time in every step."""
+    lines = list(advice(scenario, ledger))
+    waste = rank_waste(scenario, ledger)
+    if waste is not None:
+        calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
+        latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration)
+        adapters = min(TYPICAL_BATCH, scenario.engine.max_loras, scenario.adapters.count)
+        extra_s = latency.decode_extra_s(TYPICAL_BATCH, adapters, waste.value, waste.enough)
+        lines.append(
+            f"max_lora_rank {waste.value} instead of {waste.enough} also adds {extra_s * 1e3:.2f} ms to a decode step of "
+            f"{TYPICAL_BATCH} requests over {adapters} adapters"
+        )
+    return tuple(lines)

@@ -1,0 +1,93 @@
+"""The decision at the end of a run: what binds, what to change, what the change gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from simlora.plan.decision import Candidate, Decision, Outcome
+
+WORDS = {
+    "queue_slots": "waiting for an adapter slot",
+    "queue_kv": "waiting for KV memory",
+    "queue_seqs": "waiting for a seat (max_num_seqs)",
+    "queue_tokens": "waiting for the step in progress and the token budget",
+    "route": "the front end and the router",
+    "load": "adapter loads that block the step",
+    "prefill": "computing prompts",
+    "decode_base": "decoding: the base model",
+    "decode_lora": "decoding: the LoRA kernels",
+    "host": "the host: scheduling and launching",
+    "collective": "all-reduce between GPUs",
+}
+"""The summary's bottleneck shares in words."""
+
+
+def decision_panel(decision: Decision) -> RenderableType:
+    """What binds, a table of the changes tried, and the recommendation."""
+    slo = "meets its SLO" if decision.meets_slo else "misses its SLO"
+    word = WORDS.get(decision.binding, decision.binding)
+    head = Text(f"decision: {slo}; {decision.share:.0%} of request time goes to {word}", style="bold")
+    if not decision.candidates:
+        return Group(Text(""), head, Text("nothing to change: no other part of request time is large enough"))
+    return Group(Text(""), head, _table(decision), Text(recommendation(decision), style="bold"))
+
+
+def recommendation(decision: Decision) -> str:
+    """One sentence a person can act on."""
+    best = decision.best
+    if best is None or best.outcome is None:
+        return "keep the settings: no change tried is worth its price"
+    base, out = decision.baseline, best.outcome
+    gains = [f"mean TTFT {_ms(base.ttft_mean_s)} -> {_ms(out.ttft_mean_s)}"]
+    if abs(out.attainment - base.attainment) >= 0.001:
+        gains.append(f"attainment {base.attainment:.1%} -> {out.attainment:.1%}")
+    return f"{_verb(best)} {best.key} {best.before} -> {best.after}: {', '.join(gains)}; {_price(base, out)}"
+
+
+def _verb(candidate: Candidate) -> str:
+    return "raise" if candidate.after > candidate.before else "lower"
+
+
+def _price(base: Outcome, out: Outcome) -> str:
+    parts = []
+    tokens = out.kv_tokens - base.kv_tokens
+    if tokens:
+        parts.append(f"{'frees' if tokens > 0 else 'costs'} {abs(tokens):,} KV tokens per replica")
+    dollars = out.usd_per_hour - base.usd_per_hour
+    if abs(dollars) >= 0.005:
+        parts.append(f"{'costs' if dollars > 0 else 'saves'} ${abs(dollars):,.2f}/h")
+    return ", ".join(parts) or "costs nothing"
+
+
+def _table(decision: Decision) -> Table:
+    title = f"tried on {decision.sampled_requests:,} of the requests"
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table.add_column("change")
+    for name in ("TTFT mean", "TPOT mean", "attainment", "tokens/s", "KV tokens", "$/h"):
+        table.add_column(name, justify="right")
+    table.add_row("as it is", *_cells(decision.baseline))
+    for candidate in decision.candidates:
+        label = f"{candidate.key} {candidate.before} -> {candidate.after}"
+        if candidate.outcome is None:
+            table.add_row(label, Text(f"refused: {candidate.refused}", overflow="ellipsis", no_wrap=True))
+        else:
+            table.add_row(label, *_cells(candidate.outcome))
+    return table
+
+
+def _cells(out: Outcome) -> tuple[str, ...]:
+    return (
+        _ms(out.ttft_mean_s), _ms(out.tpot_mean_s), f"{out.attainment:.1%}", f"{out.throughput_tps:,.0f}",
+        f"{out.kv_tokens:,}", f"{out.usd_per_hour:,.2f}",
+    )  # fmt: skip
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:,.0f} ms" if seconds < 10 else f"{seconds:,.1f} s"

@@ -1,0 +1,203 @@
+"""A summary as one screen of text: the answer first, then latency, where time goes, details, tenants and warnings.
+
+Returns rich renderables; the command line prints them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from simlora.report import facts, units
+from simlora.report.facts import Fact, Summary
+
+WIDE = 118
+"""Columns from which the lists and tables stand beside each other."""
+BAR_CELLS = 24
+MAX_SHARES = 6
+MAX_REPLICAS = 8
+
+_COLOURS = {
+    "queue": "red",
+    "route": "magenta",
+    "load": "yellow",
+    "prefill": "cyan",
+    "decode": "green",
+    "host": "blue",
+    "collective": "bright_black",
+}
+
+
+class SummaryView:
+    """The whole report, laid out for the width it is printed in. With the scenario it names model, GPU and objectives."""
+
+    def __init__(self, summary: Summary, scenario: Any = None) -> None:
+        self.summary, self.scenario = summary, scenario
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        summary, width = self.summary, options.max_width
+        yield headline(summary, self.scenario)
+        yield latency_table(summary)
+        yield Text()
+        columns = detail_lists(summary)
+        per_row = 4 if width >= WIDE else 2
+        for begin in range(0, len(columns), per_row):
+            yield side_by_side(*columns[begin : begin + per_row])
+            yield Text()
+        parts = (shares_table(summary), tenants_table(summary))
+        if width >= WIDE:
+            yield side_by_side(*parts)
+        else:
+            yield parts[0]
+            yield Text()
+            yield parts[1]
+        if len(summary["replicas"]) > 1:
+            yield Text()
+            yield replicas_table(summary)
+        warnings = warnings_list(summary)
+        if warnings is not None:
+            yield Text()
+            yield warnings
+
+
+def summary_view(summary: Summary, scenario: Any = None) -> RenderableType:
+    """The report of `simlora run`."""
+    return SummaryView(summary, scenario)
+
+
+def headline(summary: Summary, scenario: Any = None) -> RenderableType:
+    """What was simulated, whether it is good enough, the figures that matter most, and what takes most time."""
+    met, sentence = facts.verdict(summary, scenario)
+    style = {True: "bold green", False: "bold red", None: "bold"}[met]
+    figures = [
+        fact.text if unit_says_it else f"{fact.label} {fact.text}"
+        for fact, unit_says_it in zip(facts.key_figures(summary), (True, True, False, False), strict=True)
+    ]
+    lines = [Text(facts.title(summary, scenario), style="dim"), Text(sentence, style=style), Text(" · ".join(figures))]
+    binding = summary["bottleneck"]["binding"]
+    if binding is not None:
+        share = units.percent(summary["bottleneck"]["shares"][binding])
+        lines[-1].append(f" · most time: {facts.CATEGORY_LABELS[binding]} ({share})")
+    return Group(*lines, Text())
+
+
+def latency_table(summary: Summary) -> Table:
+    """Distributions in milliseconds."""
+    table = _table("ms", *facts.STATISTICS)
+    for label, key in facts.LATENCIES:
+        table.add_row(label, *(units.ms(summary[key][name]) for name in facts.STATISTICS))
+        for tier, block in facts.cold_starts(summary) if key == "ttft_s" else ():
+            cells = (units.ms(block[name]) if name in block else "" for name in facts.STATISTICS)
+            table.add_row(f"  {tier}", *cells, style="dim")
+    return table
+
+
+def detail_lists(summary: Summary) -> list[Table]:
+    """Lists of facts under their headings."""
+    columns = {
+        "Traffic": facts.traffic(summary),
+        "Adapters": facts.adapters(summary),
+        "Memory and GPU": facts.machine(summary),
+        "Cost": facts.money(summary),
+    }
+    return [fact_list(name, rows) for name, rows in columns.items()]
+
+
+def fact_list(name: str, rows: list[Fact]) -> Table:
+    """Labels and values under a heading."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_row(Text(name, style="bold not dim"), "")
+    for fact in rows:
+        table.add_row(fact.label, Text(fact.text, style="yellow" if fact.warn else ""))
+    return table
+
+
+def shares_table(summary: Summary) -> Table:
+    """Where the requests' time goes, as bars."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_row(Text("Where request time goes", style="bold not dim"), "", "")
+    every = facts.shares(summary)
+    for name, label, share in every[:MAX_SHARES]:
+        table.add_row(label, units.percent(share), Text(bar(share), style=_COLOURS[name.split("_")[0]]))
+    rest = sum(share for _, _, share in every[MAX_SHARES:])
+    if rest:
+        table.add_row("other", units.percent(rest), Text(bar(rest), style="bright_black"))
+    return table
+
+
+def bar(share: float, cells: int = BAR_CELLS) -> str:
+    """A bar of eighths of a cell, at least one."""
+    eighths = max(1, round(share * cells * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def tenants_table(summary: Summary) -> RenderableType:
+    """The tenants served worst, and how evenly all were served."""
+    tenants = summary["tenants"]
+    table = _table("Worst tenants", "rank", "requests", "in SLO", "p99 TTFT", "slowdown")
+    for row in tenants["worst"]:
+        name = f"adapter {row['adapter']}" if row["adapter"] else "base model"
+        slowdown = units.MISSING if row["slowdown"] is None else f"× {row['slowdown']:.2f}"
+        counts = (units.number(row["rank"]), units.number(row["requests"]), units.percent(row["attainment"]))
+        table.add_row(name, *counts, units.seconds(row["ttft_p99_s"]), slowdown)
+    jain = f"{units.number(tenants['count'])} tenants, Jain index {units.number(tenants['jain_index'])}"
+    return Group(table, Text(jain, style="dim"))
+
+
+def replicas_table(summary: Summary) -> RenderableType:
+    """Replicas beside each other; the first MAX_REPLICAS of many."""
+    table = _table("Replica", "requests", "running", "waiting", "KV mean", "KV max", "slot hits", "loads", "preempted")
+    for row in summary["replicas"][:MAX_REPLICAS]:
+        table.add_row(
+            str(row["replica"]),
+            units.number(row["requests"]),
+            units.number(row["running_mean"]),
+            units.number(row["waiting_mean"]),
+            units.percent(row["kv_usage_mean"]),
+            units.percent(row["kv_usage_max"]),
+            units.percent(row["gpu_hit_rate"]),
+            units.number(row["loads"]),
+            units.number(row["preemptions"]),
+        )
+    hidden = len(summary["replicas"]) - MAX_REPLICAS
+    more = [Text(f"and {hidden} more", style="dim")] if hidden > 0 else []
+    return Group(table, *more)
+
+
+def warnings_list(summary: Summary) -> RenderableType | None:
+    """What limits how far the numbers can be trusted, extrapolated terms first; None when there is nothing to say."""
+    lines: list[Text] = []
+    extrapolated = facts.extrapolated(summary)
+    if extrapolated:
+        terms = ", ".join(f"{fact.label} ({fact.text})" for fact in extrapolated)
+        lines.append(Text.assemble(("EXTRAPOLATED ", "bold yellow"), f"outside the measured range: {terms}"))
+    censored = facts.censored(summary)
+    if censored:
+        lines.append(Text.assemble(("censored ", "yellow"), censored))
+    lines += [Text.assemble(("note ", "yellow"), note) for note in summary["notes"]]
+    return Group(*lines) if lines else None
+
+
+def side_by_side(*parts: RenderableType) -> Table:
+    """Parts in one row."""
+    grid = Table.grid(padding=(0, 2))
+    for _ in parts:
+        grid.add_column()
+    grid.add_row(*parts)
+    return grid
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True, min_width=6)
+    return table

@@ -1,0 +1,195 @@
+"""Reads recorded runs (simlora-run/1): run.json, the requests, and the single measurements beside them.
+
+Every problem is a ConfigError with the file, the line and the column. Times are seconds, lengths tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from simlora.errors import ConfigError
+from simlora.results.metrics import metrics_from_requests
+from simlora.validate.measurements import (
+    DecodeRow,
+    LoadRow,
+    PrefillRow,
+    Steps,
+    open_csv,
+    read_decodes,
+    read_loads,
+    read_prefills,
+    read_steps,
+)
+from simlora.validate.run_file import RunFile, read_run_file
+from simlora.workload.adapters import AdapterTable
+from simlora.workload.mapping import map_adapters
+from simlora.workload.recorded_adapters import adapters_from_trace
+from simlora.workload.trace import TraceOptions, TraceTable
+from simlora.workload.trace_columns import CsvTable
+from simlora.workload.trace_reader import read_trace
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+REQUESTS, STEPS, DECODE, PREFILL, LOAD = "requests.csv", "steps.csv", "decode.csv", "prefill.csv", "load.csv"
+REJECTED = "rejected"
+"""Status of a request that the server refused: it took no part in the run, and is not replayed."""
+
+
+@dataclass(frozen=True)
+class RecordedRequests:
+    """The requests that the server took in, in order of arrival; NaN: not finished when the recording ended."""
+
+    adapters: AdapterTable
+    arrival_s: Floats
+    adapter: Ints
+    """0 is the base model."""
+    prompt_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    e2e_s: Floats
+    preemptions: float | None
+    """Of all requests together; None: not recorded."""
+    rejected: int
+    """Requests left out because the server refused them."""
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One folder. What it does not hold is None or empty."""
+
+    folder: Path
+    name: str
+    run: RunFile
+    requests: RecordedRequests | None
+    steps: Steps | None
+    decodes: tuple[DecodeRow, ...]
+    prefills: tuple[PrefillRow, ...]
+    loads: tuple[LoadRow, ...]
+
+    @property
+    def source(self) -> str:
+        """The run.json, for messages."""
+        return str(self.folder / "run.json")
+
+    def metrics(self) -> dict[str, float | None]:
+        """The measured metrics of its requests (empty without any)."""
+        requests = self.requests
+        if requests is None:
+            return {}
+        return metrics_from_requests(
+            requests.arrival_s,
+            requests.ttft_s,
+            requests.e2e_s,
+            requests.output_tokens,
+            cut_s=self.run.cut_s,
+            preemptions=requests.preemptions,
+        )
+
+
+def read_recorded_run(path: str | Path) -> RecordedRun:
+    """The run in a folder.
+
+    Raises:
+        ConfigError: anything missing, malformed or inconsistent.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ConfigError("<arguments>", "run", str(path), "the folder of a recorded run")
+    run = read_run_file(folder)
+    steps = read_steps(open_csv(folder / STEPS)) if (folder / STEPS).exists() else None
+    recorded = RecordedRun(
+        folder=folder,
+        name=run.name or folder.resolve().name,
+        run=run,
+        requests=_requests(folder, run, steps) if (folder / REQUESTS).exists() else None,
+        steps=steps,
+        decodes=read_decodes(open_csv(folder / DECODE)) if (folder / DECODE).exists() else (),
+        prefills=read_prefills(open_csv(folder / PREFILL)) if (folder / PREFILL).exists() else (),
+        loads=read_loads(open_csv(folder / LOAD)) if (folder / LOAD).exists() else (),
+    )
+    if recorded.requests is None and not (recorded.decodes or recorded.prefills or recorded.loads):
+        raise ConfigError(str(folder), REQUESTS, None, f"missing, and no {DECODE}, {PREFILL} or {LOAD} either")
+    return recorded
+
+
+def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedRequests:
+    trace = read_trace(folder, TraceOptions(format="simlora-run"))
+    table = open_csv(folder / REQUESTS)
+    kept = _kept(table)
+    rejected = int(np.count_nonzero(~kept))
+    ttft_s, e2e_s = _durations(table, "ttft_s"), _durations(table, "e2e_s")
+    _check_times(table, run, kept, ttft_s, e2e_s)
+    preemptions = _preemptions(table, kept)
+    if preemptions is None and steps is not None:
+        preemptions = float(steps.preempted.sum())
+    in_run = kept[trace.row]
+    if not in_run.any():
+        raise ConfigError(table.source, REQUESTS, None, "at least one request that the server took in")
+    trace = trace.take(np.flatnonzero(in_run))
+    adapters = _adapters(trace)
+    return RecordedRequests(
+        adapters=adapters,
+        arrival_s=trace.arrival_s,
+        adapter=map_adapters(trace, adapters, "round-robin", 0)[0] if adapters.count else np.zeros(len(trace), np.int32),
+        prompt_tokens=trace.prompt_tokens,
+        output_tokens=trace.output_tokens,
+        ttft_s=ttft_s[trace.row],
+        e2e_s=e2e_s[trace.row],
+        preemptions=preemptions,
+        rejected=rejected,
+    )
+
+
+def _adapters(trace: TraceTable) -> AdapterTable:
+    return adapters_from_trace(trace)
+
+
+def _kept(table: CsvTable) -> Bools:
+    status = table.find("status")
+    if status is None:
+        return np.ones(len(table), dtype=np.bool_)
+    return np.array([text.strip() != REJECTED for text in table.strings(status)], dtype=np.bool_)
+
+
+def _durations(table: CsvTable, name: str) -> Floats:
+    """Durations of at least 0; NaN for an empty cell."""
+    column = table.require(name)
+    values = table.numbers(column, "a duration of at least 0, or empty", blank=0.0)
+    if (values < 0).any():
+        raise table.error(int(np.argmax(values < 0)), column, "a duration of at least 0, or empty")
+    empty = values != table.numbers(column, blank=-1.0)
+    return np.where(empty, np.nan, values)
+
+
+def _check_times(table: CsvTable, run: RunFile, kept: Bools, ttft_s: Floats, e2e_s: Floats) -> None:
+    no_first, no_last = np.isnan(ttft_s), np.isnan(e2e_s)
+    problems = (
+        (no_first & ~no_last, "ttft_s", "given, since the request finished (e2e_s)"),
+        (e2e_s < ttft_s, "e2e_s", "at least ttft_s"),
+    )
+    if run.cut_s is None:
+        allowed = "given: run.json has no cut_s, so every request that was not rejected finished"
+        problems = (*problems, (no_last & kept, "e2e_s", allowed))
+    for wrong, column, allowed in problems:
+        if wrong.any():
+            raise table.error(int(np.argmax(wrong)), table.require(column), allowed)
+    for key, count in (("offered", len(ttft_s)), ("completed", int(np.count_nonzero(~no_last)))):
+        stated = getattr(run, key)
+        if stated is not None and stated != count:
+            raise ConfigError(table.source, key, count, f"{stated} rows, as run.json says ({key})")
+
+
+def _preemptions(table: CsvTable, kept: Bools) -> float | None:
+    column = table.find("preemptions")
+    if column is None:
+        return None
+    return float(table.integers(column, 0, "a number of preemptions", blank=0)[kept].sum())
