@@ -267,8 +267,7 @@ class VllmEngine:
             heap = self.decodes.heap
             if heap and heap[0][0] <= self.step:
                 self._retire(self.step + 1, now_s)
-        if self._planned_first:
-            self._planned_first = []
+        self._planned_first = []
         finished = self.leaving
         if finished:
             self.leaving = []

@@ -41,7 +41,7 @@ class OperatorParameters(Part):
 
 class AttentionParameters(Part):
     kv_bytes_per_s: float = Field(gt=0, description="Rate at which decode attention reads the KV cache")
-    request_tokens: float = Field(ge=0, description="Context tokens whose reading costs as much as one request's overhead")
+    request_tokens: float = Field(ge=0, description="One request's overhead, in context tokens")
     prefill_flops: float = Field(gt=0, description="FLOP/s of causal attention over a prompt")
 
 
@@ -54,8 +54,8 @@ class LoraKernelParameters(Part):
     dead_expand_s: float = Field(ge=0)
     shrink_s: float = Field(ge=0, description="Useful shrink block, K axis split 64 ways (fewer than 128 tokens)")
     shrink_wide_s: float = Field(ge=0, description="Useful shrink block, K axis split 8 ways")
-    expand_s: float = Field(ge=0, description="Useful expand block with one row")
-    expand_row_s: float = Field(ge=0, description="Extra per further row of an expand block, up to the fourth")
+    expand_s: float = Field(ge=0, description="Useful expand block, fewer than 128 tokens")
+    expand_wide_s: float = Field(ge=0, description="Useful expand block, 128 tokens and more")
 
 
 class HostParameters(Part):

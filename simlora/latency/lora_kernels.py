@@ -18,8 +18,6 @@ SPLIT_TOKENS = 128
 """At this many tokens the shrink kernel changes its split of the K axis."""
 SHRINK_ROWS, SHRINK_COLUMNS = 32, 16
 EXPAND_ROWS, EXPAND_COLUMNS_SLICED, EXPAND_COLUMNS_SINGLE = 64, 64, 128
-EXPAND_ROWS_FULL_COST = 4
-"""Rows from which on an expand block costs the same: it loads and stores whole tiles anyway."""
 
 
 def split_k(tokens: int) -> int:
@@ -69,11 +67,11 @@ class LoraKernels:
         width = EXPAND_COLUMNS_SLICED if slices > 1 else EXPAND_COLUMNS_SINGLE
         expand_all = -(-tokens // EXPAND_ROWS) * -(-max(linear.outputs) // width) * slices * grid
         expand_used = row_tiles(used, adapters, EXPAND_ROWS) * sum(-(-out // width) for out in linear.outputs)
-        rows = min(max(used / adapters, 1.0), float(EXPAND_ROWS_FULL_COST))
+        wide = tokens >= SPLIT_TOKENS
         blocks_s = (
             max(shrink_all - shrink_used, 0.0) * p.dead_shrink_s
-            + shrink_used * (p.shrink_s if tokens < SPLIT_TOKENS else p.shrink_wide_s)
+            + shrink_used * (p.shrink_wide_s if wide else p.shrink_s)
             + max(expand_all - expand_used, 0.0) * p.dead_expand_s
-            + expand_used * (p.expand_s + (rows - 1.0) * p.expand_row_s)
+            + expand_used * (p.expand_wide_s if wide else p.expand_s)
         )
         return 2.0 * p.launch_s + p.zero_s + blocks_s * self.sm_ratio

@@ -72,11 +72,9 @@ def headline(summary: Summary, scenario: Any = None) -> RenderableType:
     """What was simulated, whether it is good enough, the figures that matter most, and what takes most time."""
     met, sentence = facts.verdict(summary, scenario)
     style = {True: "bold green", False: "bold red", None: "bold"}[met]
-    figures = [
-        fact.text if unit_says_it else f"{fact.label} {fact.text}"
-        for fact, unit_says_it in zip(facts.key_figures(summary), (True, True, False, False), strict=True)
-    ]
-    lines = [Text(facts.title(summary, scenario), style="dim"), Text(sentence, style=style), Text(" · ".join(figures))]
+    throughput, output, ttft, cost = (fact.text for fact in facts.key_figures(summary))
+    figures = f"{throughput} · {output} · p99 TTFT {ttft} · {cost} per 1M tokens"
+    lines = [Text(facts.title(summary, scenario), style="dim"), Text(sentence, style=style), Text(figures)]
     binding = summary["bottleneck"]["binding"]
     if binding is not None:
         share = units.percent(summary["bottleneck"]["shares"][binding])

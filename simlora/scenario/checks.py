@@ -23,18 +23,19 @@ def check_scenario(scenario: Scenario) -> None:
     Raises:
         WrongValueError: the first rule that does not hold.
     """
+    _check_version_flags(scenario)
     _check_parallelism(scenario)
     _check_batch(scenario)
-    _check_popularity(scenario.adapters)
     _check_workload(scenario)
-    if scenario.engine.enable_lora:
-        _check_version_flags(scenario)
-        _check_ranks(scenario)
-        _check_modules(scenario)
-        _check_slots(scenario)
-        _check_host_memory(scenario)
-    elif scenario.adapters.count:
-        raise WrongValueError("adapters.count", scenario.adapters.count, "must be 0 with engine.enable_lora: false")
+    if not scenario.engine.enable_lora:
+        if scenario.adapters.count:
+            raise WrongValueError("adapters.count", scenario.adapters.count, "must be 0 with engine.enable_lora: false")
+        return
+    _check_popularity(scenario.adapters)
+    _check_ranks(scenario)
+    _check_modules(scenario)
+    _check_slots(scenario)
+    _check_host_memory(scenario)
 
 
 def _check_parallelism(scenario: Scenario) -> None:
@@ -118,12 +119,11 @@ def _check_workload(scenario: Scenario) -> None:
 
 
 def _check_version_flags(scenario: Scenario) -> None:
-    engine = scenario.engine
-    if engine.version != "0.8.5":
-        return
-    for key, neutral in (("specialize_active_lora", False), ("lora_target_modules", "all")):
-        if getattr(engine, key) != neutral:
-            raise WrongValueError(f"engine.{key}", getattr(engine, key), "vLLM 0.8.5 does not have it: leave it out")
+    for key, only in scenario.rules.fixed_flags:
+        value = getattr(scenario.engine, key)
+        if value != only:
+            allowed = f"vLLM {scenario.engine.version} has no choice here: leave it out"
+            raise WrongValueError(f"engine.{key}", value, allowed)
 
 
 def _check_ranks(scenario: Scenario) -> None:

@@ -61,11 +61,12 @@ def _engine(scenario: Scenario) -> EngineConfig:
     if engine.max_num_batched_tokens is None:
         if not engine.enable_chunked_prefill:
             tokens = max(tokens, engine.max_model_len)
-        tokens = min(tokens, (engine.max_num_seqs or seqs) * engine.max_model_len)
+        if rules.fits_batch_defaults:
+            tokens = min(tokens, (engine.max_num_seqs or seqs) * engine.max_model_len)
         engine = _with(engine, max_num_batched_tokens=tokens)
     resolved: EngineConfig = _with(
         engine,
-        max_num_seqs=min(seqs, engine.max_num_batched_tokens),
+        max_num_seqs=min(seqs, engine.max_num_batched_tokens) if rules.fits_batch_defaults else seqs,
         enable_prefix_caching=rules.prefix_caching,
         async_scheduling=rules.async_scheduling,
     )

@@ -3,6 +3,7 @@
 Sources, read in the vLLM repository:
 - batch defaults: `EngineArgs._set_default_args_v1` of April 2025 (0.8.5: 70 GiB or more, A100 included) and
   `EngineArgs.get_batch_defaults` of 2026 (0.20: A100 excluded since pull request 17885, May 2025), API-server context.
+- chunked prefill: `_set_default_args_v1` of 0.8.5 turns it on whatever the flag says.
 - ranks: `LoRAConfig.__post_init__` (0.8.5), `MaxLoRARanks` in vllm/config/lora.py (0.20).
 - vocabulary: `LogitsProcessorWithLoRA.create_lora_weights` (257,024 and 258,048).
 - Qwen3 lists embedding modules since pull request 29816 (December 2025); gpt-oss exists since 0.10.1.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from simlora.scenario.gpu_spec import GpuSpec
 
@@ -25,6 +27,8 @@ class VersionRules:
     max_lora_vocab: int
     """Largest vocabulary that LoRA on lm_head supports."""
     a100_gets_large_batch: bool
+    fits_batch_defaults: bool
+    """A default limit shrinks to what the others allow, instead of being refused."""
     async_scheduling: bool
     prefix_caching: bool
     architectures: frozenset[str]
@@ -32,6 +36,8 @@ class VersionRules:
     """Classes that list embed_tokens and lm_head as LoRA modules."""
     expert_lora: bool
     """LoRA on the experts of a mixture is wrapped."""
+    fixed_flags: tuple[tuple[str, Any], ...] = ()
+    """(field of the engine, its only value) where the version has no such choice."""
 
     def batch_defaults(self, gpu: GpuSpec) -> tuple[int, int]:
         """(max_num_batched_tokens, max_num_seqs) of the API server on that GPU."""
@@ -47,6 +53,7 @@ V0_20 = VersionRules(
     allowed_lora_ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
     max_lora_vocab=258_048,
     a100_gets_large_batch=False,
+    fits_batch_defaults=True,
     async_scheduling=True,
     prefix_caching=True,
     architectures=_LLAMA_LIKE | _QWEN3 | {"Qwen2ForCausalLM", "GptOssForCausalLM"},
@@ -58,11 +65,18 @@ V0_8_5 = VersionRules(
     allowed_lora_ranks=(8, 16, 32, 64, 128, 256, 320, 512),
     max_lora_vocab=257_024,
     a100_gets_large_batch=True,
+    fits_batch_defaults=False,
     async_scheduling=False,
     prefix_caching=True,
     architectures=_LLAMA_LIKE | _QWEN3 | {"Qwen2ForCausalLM"},
     embedding_architectures=_LLAMA_LIKE,
     expert_lora=False,
+    fixed_flags=(
+        ("enable_chunked_prefill", True),
+        ("async_scheduling", False),
+        ("specialize_active_lora", False),
+        ("lora_target_modules", "all"),
+    ),
 )
 
 VERSIONS = MappingProxyType({rules.version: rules for rules in (V0_20, V0_8_5)})

@@ -16,8 +16,6 @@ from simlora.scenario.arrivals import Arrivals, PoissonArrivals
 from simlora.scenario.base import Config, WrongValueError
 from simlora.scenario.lengths import Lengths, LognormalLengths
 
-TRACE_FORMATS = ("azure", "burstgpt", "mooncake", "vllm-bench", "simlora-run", "csv")
-
 
 class Trace(Config):
     """A recorded stream of requests."""

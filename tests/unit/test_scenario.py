@@ -105,6 +105,8 @@ def test_popularity_gives_the_count_and_the_rate() -> None:
 def test_without_lora_all_requests_are_for_the_base() -> None:
     base = scenario(engine={"enable_lora": False})
     assert (base.adapters.count, base.adapters.base_fraction) == (0, 1.0)
+    popularity = {"kind": "explicit", "rates_rps": [1, 2]}
+    assert scenario(engine={"enable_lora": False}, adapters={"popularity": popularity}).adapters.count == 0
 
 
 def test_trace_workload() -> None:
