@@ -33,10 +33,14 @@ def run(
     file: ScenarioFile = None,
     from_vllm_args: VllmArgs = None,
     set_: Override = None,
-    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for summary, requests, time series, report")] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder for summary, requests, time series, report")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed instead of the scenario's")] = None,
     check: Annotated[bool, typer.Option("--check", help="Verify the invariants at every step")] = False,
-    step_by_step: Annotated[bool, typer.Option("--step-by-step", help="No coalescing of decode steps (slow, same result)")] = False,
+    step_by_step: Annotated[
+        bool, typer.Option("--step-by-step", help="No coalescing of decode steps (slow, same result)")
+    ] = False,
     decision: Annotated[bool, typer.Option(help="Try changes and recommend one")] = True,
     perfetto: Annotated[bool, typer.Option("--perfetto", help="Write trace.json.gz for ui.perfetto.dev")] = False,
 ) -> None:
@@ -92,7 +96,9 @@ def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Ove
 @app.command()
 def trace(
     file: Annotated[Path, typer.Argument(help="Trace file, or folder of a recorded run")],
-    format_: Annotated[str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm-bench, simlora-run, csv or auto")] = "auto",
+    format_: Annotated[
+        str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm-bench, simlora-run, csv or auto")
+    ] = "auto",
     unit: Annotated[str | None, typer.Option(help="Unit of numeric time stamps: s, ms, us or ns")] = None,
     adapter_column: Annotated[str | None, typer.Option(help="Column that names the adapter")] = None,
     jitter: Annotated[bool, typer.Option("--jitter", help="Spread quantised stamps over the clock's tick")] = False,
@@ -141,7 +147,9 @@ def diff(
 def validate(
     runs: Annotated[list[Path], typer.Argument(help="Folders of recorded runs")],
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the comparison as JSON")] = None,
-    plots: Annotated[Path | None, typer.Option("--plots", help="Folder for plots of measured against simulated")] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", help="Folder for plots of measured against simulated")
+    ] = None,
     calibration: Annotated[str | None, typer.Option(help="Calibration by name or path")] = None,
 ) -> None:
     """Simulate recorded runs and compare."""
@@ -163,7 +171,9 @@ def version() -> None:
     print(simlora.__version__)
 
 
-def _scenario(file: Path | None, vllm_args: str | None, overrides: list[str] | None, seed: int | None) -> tuple[Any, tuple[str, ...]]:
+def _scenario(
+    file: Path | None, vllm_args: str | None, overrides: list[str] | None, seed: int | None
+) -> tuple[Any, tuple[str, ...]]:
     """The scenario that the arguments describe, and notes about how it came about."""
     import yaml
 
@@ -194,7 +204,12 @@ def _progress(requests: int) -> Iterator[Any]:
     if requests < BIG_RUN or not err.is_terminal:
         yield None
         return
-    columns = (TextColumn("simulated {task.fields[now]:,.0f} s"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("simulated {task.fields[now]:,.0f} s"),
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("run", total=requests, now=0.0)
         yield lambda done, now_s: bar.update(task, completed=done, now=now_s)

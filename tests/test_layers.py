@@ -62,7 +62,10 @@ def test_imports_go_down(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["calibrate", "kernels"])
 def test_gpu_folders(folder: str) -> None:
-    allowed = {"kernels": {"simlora.kernels"}, "calibrate": {"simlora.kernels", "simlora.latency", "simlora.calibrate", "simlora.scenario", "simlora.errors"}}
+    allowed = {
+        "kernels": {"simlora.kernels"},
+        "calibrate": {"simlora.kernels", "simlora.latency", "simlora.calibrate", "simlora.scenario", "simlora.errors"},
+    }
     for path in (ROOT / folder).rglob("*.py"):
         for module in _imports(path):
             if module.startswith("simlora"):

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simlora.engines.adapter_slots import TIER_CODE, AdapterSlots
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS, Delivery
 from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.kv_blocks import KvBlocks
 from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
 from simlora.engines.waiting import WaitingQueue
 from simlora.latency.step import GPU, Prefill, StepPlan
 from simlora.memory.tiers import AdapterTiers
 
-TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
+Load = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
@@ -52,33 +54,26 @@ class VllmEngine:
         decodes: DecodeBatch | None = None,
         prefix_cache: PrefixCache | None = None,
     ) -> None:
-        self.limits, self.tiers, self.cache = limits, tiers, prefix_cache
+        self.limits = limits
         self.decodes = decodes or DecodeBatch(limits.block_size)
+        self.kv = KvBlocks(limits.kv_blocks, limits.block_size, prefix_cache)
         self.waiting = WaitingQueue()
+        self.slots = AdapterSlots(limits.max_loras, limits.pinned, tiers, self.waiting)
         self.running: dict[int, Request] = {}
-        self.active: dict[int, int] = {}
-        """Adapters of the planned step -> their requests in it."""
+        """Requests that hold a seat, in the order of admission."""
         self.partial: Request | None = None
         """The request whose prompt is half computed."""
         self.leaving: list[Request] = []
         """Not in the plan any more, but their last token is still on the GPU: they hold seat and blocks."""
-        self.free = limits.kv_blocks
         self.step = -1
         self.version = 0
         self.blocked = TOKENS
         self.loading: list[Request] = []
         self.rank_tokens = 0
         """Sum over the LoRA tokens of the last plan of their adapter's own rank."""
-        self.tier_counts = [0, 0, 0, 0]
-        """Admissions with an adapter by where it was found (TIER_CODE)."""
-        self.evictions = 0
         self.preemptions = 0
-        self._unpinned_slots = limits.max_loras - len(limits.pinned)
-        self._unpinned_active = 0
         self._planned_first: list[Request] = []
         self._in_flight_first: list[Request] = []
-        for adapter in limits.pinned:
-            self.waiting.activate(adapter)
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
@@ -87,7 +82,7 @@ class VllmEngine:
         self.waiting.push(request)
         if blocked_before or len(self.running) - len(self.leaving) >= self.limits.max_num_seqs:
             return False
-        return not request.adapter or self._has_slot(request.adapter) or not self._slots_full()
+        return self.slots.serves(request.adapter) or not self.slots.full
 
     def fits(self, request: Request) -> bool:
         """Whether the request could run alone."""
@@ -107,17 +102,17 @@ class VllmEngine:
         if count:
             need = decodes.growth(step)
             if need:
-                if need > self.free:
+                if need > self.kv.free:
                     preempted = self._grow_with_preemption(step, now_s)
                 else:
-                    self._take(need)
+                    self.kv.take(need)
         if self.waiting.size or self.partial is not None:
             return self._mixed_plan(step, preempted, now_s)
         return self._decode_plan(step) if count else None
 
     def _decode_plan(self, step: int) -> StepPlan:
         decodes = self.decodes
-        count, per_decode, adapters = decodes.count, decodes.tokens_per_step, len(self.active)
+        count, per_decode, adapters = decodes.count, decodes.tokens_per_step, len(self.slots.active)
         self.step = step
         self.rank_tokens = decodes.rank_sum * per_decode
         return StepPlan(
@@ -135,7 +130,7 @@ class VllmEngine:
         if self.partial is not None and not preempted:
             preempted = not self._continue_partial(budget, chunks, step, now_s)
             budget -= chunks[0][1] if chunks else 0
-        loads: tuple[tuple[int, int, str], ...] = ()
+        loads: tuple[Load, ...] = ()
         if preempted:
             self.blocked = KV
         elif self.waiting.size:
@@ -156,9 +151,9 @@ class VllmEngine:
                 rank_tokens += chunk * request.rank
             self._compute(request, chunk, step)
         self.rank_tokens = rank_tokens
-        rank = self.limits.max_lora_rank if self.active else 0
+        rank = self.limits.max_lora_rank if self.slots.active else 0
         return StepPlan(
-            tuple(prefills), count, context, tokens, count + len(chunks), len(self.active), lora_tokens, rank, True, loads, 1,
+            tuple(prefills), count, context, tokens, count + len(chunks), len(self.slots.active), lora_tokens, rank, True, loads, 1,
             decodes.emitted_per_step,
         )  # fmt: skip
 
@@ -170,16 +165,16 @@ class VllmEngine:
             return True
         size = self.limits.block_size
         need = -(-(request.computed + chunk) // size) - -(-request.computed // size)
-        if need > self.free:  # it is the tail of the running list, hence the victim itself
+        if need > self.kv.free:  # it is the tail of the running list, hence the victim itself
             self._preempt(request, step, now_s)
             return False
-        self._take(need)
+        self.kv.take(need)
         chunks.append((request, chunk))
         return True
 
-    def _admit(self, budget: int, chunks: list[tuple[Request, int]], now_s: float) -> tuple[tuple[int, int, str], ...]:
+    def _admit(self, budget: int, chunks: list[tuple[Request, int]], now_s: float) -> tuple[Load, ...]:
         limits, waiting, size = self.limits, self.waiting, self.limits.block_size
-        loads: list[tuple[int, int, str]] = []
+        loads: list[Load] = []
         self.loading = []
         head: Request | None = None
         while waiting.size:
@@ -189,34 +184,32 @@ class VllmEngine:
             if len(self.running) >= limits.max_num_seqs:
                 self.blocked = SEQS
                 break
-            head = waiting.head(self._slots_full())
+            head = waiting.head(self.slots.full)
             if head is None:
                 self.blocked = SLOTS
                 break
             total = head.prefill_tokens
-            cached, fresh_hits = (0, 0) if self.cache is None else self.cache.lookup(head)
+            cached, fresh_hits = self.kv.cached(head)
             shared = cached // size
             chunk = min(total - cached, budget)
             if chunk < total - cached and not limits.enable_chunked_prefill:
                 self.blocked = TOKENS
                 break
             needed = total if limits.reserve_full_prompt else cached + chunk
-            if -(-needed // size) - shared + fresh_hits > self.free:
+            if -(-needed // size) - shared + fresh_hits > self.kv.free:
                 self.blocked = KV
                 break
             waiting.pop(head)
-            if self.cache is not None:
-                self.free -= self.cache.acquire(head, cached)
-            self._take(-(-(cached + chunk) // size) - shared)
+            self.kv.admit(head, cached, cached + chunk)
             head.computed = cached
             self._start(head, loads, now_s)
             chunks.append((head, chunk))
             budget -= chunk
-        if waiting.size and self._slots_full():
+        if waiting.size and self.slots.full:
             waiting.mark_skipped_before(head)
         return tuple(loads)
 
-    def _start(self, request: Request, loads: list[tuple[int, int, str]], now_s: float) -> None:
+    def _start(self, request: Request, loads: list[Load], now_s: float) -> None:
         self.running[request.index] = request
         if request.admitted_s != request.admitted_s:
             request.admitted_s = now_s
@@ -224,8 +217,7 @@ class VllmEngine:
         adapter = request.adapter
         if not adapter:
             return
-        tier = self._join(adapter, now_s)
-        self.tier_counts[TIER_CODE[tier]] += 1
+        tier = self.slots.join(adapter, now_s)
         if tier != GPU:
             loads.append((adapter, request.rank, tier))
             self.loading.append(request)
@@ -239,8 +231,7 @@ class VllmEngine:
             return
         if self.partial is request:
             self.partial = None
-        if self.cache is not None:
-            self.cache.insert(request)
+        self.kv.prompt_done(request)
         self.decodes.add(request, step)
         self._planned_first.append(request)
 
@@ -250,15 +241,15 @@ class VllmEngine:
             return 1
         decodes = self.decodes
         steps = decodes.heap[0][0] - step + 1
-        if count * (steps // decodes.block_size + 1) > self.free:
-            steps = min(steps, 1 + decodes.steps_within(step + 1, self.free))
+        if count * (steps // decodes.block_size + 1) > self.kv.free:
+            steps = min(steps, 1 + decodes.steps_within(step + 1, self.kv.free))
         return steps
 
     # --- what comes out -----------------------------------------------------------------------------------------
 
     def commit(self, steps: int, now_s: float) -> Delivery:
         if steps > 1:
-            self._take(self.decodes.new_blocks(self.step + 1, steps - 1))
+            self.kv.take(self.decodes.new_blocks(self.step + 1, steps - 1))
             self.step += steps - 1
         if self.limits.async_scheduling:
             first, self._in_flight_first = self._in_flight_first, self._planned_first
@@ -273,13 +264,13 @@ class VllmEngine:
             self.leaving = []
             for request in finished:
                 del self.running[request.index]
-                self._give_back(request, self.decodes.blocks(request, request.last_step))
+                self.kv.give_back(request, self.decodes.blocks(request, request.last_step))
         return first, finished
 
     def pass_over(self, late: list[Request], last_plan_s: float) -> None:
         if self.blocked == SLOTS:
             for request in late:
-                if request.routed_s < last_plan_s and request.adapter and not self._has_slot(request.adapter):
+                if request.routed_s < last_plan_s and not self.slots.serves(request.adapter):
                     self.waiting.mark_skipped_through(request)
 
     def _retire(self, step: int, now_s: float) -> None:
@@ -287,7 +278,7 @@ class VllmEngine:
         for request in self.decodes.retire(step):
             self.leaving.append(request)
             if request.adapter:
-                self._leave(request.adapter, now_s)
+                self.slots.leave(request.adapter, now_s)
 
     # --- KV pressure --------------------------------------------------------------------------------------------
 
@@ -299,8 +290,10 @@ class VllmEngine:
         while position < len(order):
             request = order[position]
             position += 1
-            need = 0 if request is self.partial or id(request) in leaving else self.decodes.request_growth(request, step)
-            while self.free < need:
+            need = (
+                0 if request is self.partial or id(request) in leaving else self.decodes.request_growth(request, step)
+            )
+            while self.kv.free < need:
                 victim = order.pop()
                 if id(victim) in leaving:  # its last token is on its way; only the blocks go early
                     continue
@@ -308,7 +301,7 @@ class VllmEngine:
                 preempted = True
                 if victim is request:
                     return True
-            self._take(need)
+            self.kv.take(need)
         return preempted
 
     def _preempt(self, request: Request, step: int, now_s: float) -> None:
@@ -320,10 +313,10 @@ class VllmEngine:
         if request is self.partial:
             self.partial = None
             request.recomputed_tokens += request.computed
-            self._give_back(request, -(-request.computed // self.limits.block_size))
+            self.kv.give_back(request, -(-request.computed // self.limits.block_size))
         else:
             emitted = self.decodes.emitted(request, step)
-            self._give_back(request, self.decodes.blocks(request, step - 1))
+            self.kv.give_back(request, self.decodes.blocks(request, step - 1))
             self.decodes.remove(request)
             request.recomputed_tokens += request.prefill_tokens + emitted - 1
             request.emitted += emitted
@@ -331,54 +324,8 @@ class VllmEngine:
         request.prefill_tokens = request.prompt_tokens + request.emitted
         request.computed = 0
         if request.adapter:
-            self._leave(request.adapter, now_s)
+            self.slots.leave(request.adapter, now_s)
         self.waiting.push_preempted(request)
-
-    def _take(self, blocks: int) -> None:
-        self.free -= blocks
-        if self.cache is not None:
-            self.cache.shrink(self.free)
-
-    def _give_back(self, request: Request, blocks: int) -> None:
-        self.free += blocks - request.shared_blocks
-        if self.cache is not None:
-            self.free += self.cache.release(request)
-
-    # --- adapters -----------------------------------------------------------------------------------------------
-
-    def _has_slot(self, adapter: int) -> bool:
-        return adapter in self.active or adapter in self.limits.pinned
-
-    def _slots_full(self) -> bool:
-        return self._unpinned_active >= self._unpinned_slots
-
-    def _join(self, adapter: int, now_s: float) -> str:
-        """Count one more request of the adapter in the step; returns the tier it was found in."""
-        requests = self.active.get(adapter, 0)
-        self.active[adapter] = requests + 1
-        if requests:
-            return GPU
-        if adapter not in self.limits.pinned:
-            self._unpinned_active += 1
-            self.waiting.activate(adapter)
-        assert self.tiers is not None
-        tier, slot_victim, _ = self.tiers.activate(adapter, now_s)
-        self.tiers.use(adapter)
-        if slot_victim is not None:
-            self.evictions += 1
-        return tier
-
-    def _leave(self, adapter: int, now_s: float) -> None:
-        requests = self.active[adapter] - 1
-        if requests:
-            self.active[adapter] = requests
-            return
-        del self.active[adapter]
-        if adapter not in self.limits.pinned:
-            self._unpinned_active -= 1
-            self.waiting.deactivate(adapter)
-        assert self.tiers is not None
-        self.tiers.release(adapter, now_s)
 
     # --- views --------------------------------------------------------------------------------------------------
 
@@ -388,7 +335,7 @@ class VllmEngine:
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         counts = [0, 0, 0, 0]
-        slots = self.waiting.size - self.waiting.active_count if self._slots_full() else 0
+        slots = self.waiting.size - self.waiting.active_count if self.slots.full else 0
         counts[SLOTS] = slots
         counts[self.blocked] += self.waiting.size - slots
         return counts[0], counts[1], counts[2], counts[3]

@@ -21,7 +21,17 @@ _HALF = 1 << (_ARRIVAL_BITS - 1)
 class WaitingQueue:
     """FCFS order over per-adapter queues. Adapter 0 (base) is always active."""
 
-    __slots__ = ("_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "active_count", "size")
+    __slots__ = (
+        "_active",
+        "_active_heads",
+        "_arrivals",
+        "_frontier",
+        "_heads",
+        "_preempted",
+        "_queues",
+        "active_count",
+        "size",
+    )
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Request]] = {}

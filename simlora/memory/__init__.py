@@ -3,7 +3,7 @@
 Plain objects without a clock: callers pass now_s.
 """
 
-from simlora.memory.advice import advice, rank_waste, slot_waste
+from simlora.memory.advice import Waste, rank_waste, slot_waste
 from simlora.memory.copy_engine import Completion, CopyEngine, CopyMode, Stage, Started
 from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru, make_policy
 from simlora.memory.fit import build_ledger, fits, largest_max_loras, require_fit, shortage
@@ -33,8 +33,8 @@ __all__ = [
     "ResidentSet",
     "Stage",
     "Started",
+    "Waste",
     "WeightedLru",
-    "advice",
     "binding",
     "build_ledger",
     "compute_ledger",

@@ -164,7 +164,7 @@ def censored(summary: Summary) -> str | None:
     if not count:
         return None
     bound = units.seconds(summary["ttft_s"]["censored_lower_bound_p99"])
-    return f"{units.number(count)} unfinished requests got no first token and are not in TTFT: its p99 is at least {bound}"
+    return f"{units.number(count)} unfinished requests got no first token; counting them, p99 TTFT is at least {bound}"
 
 
 def cold_starts(summary: Summary) -> list[tuple[str, dict[str, Any]]]:

@@ -32,7 +32,10 @@ _COLOURS = {
 
 
 class SummaryView:
-    """The whole report, laid out for the width it is printed in. With the scenario it names model, GPU and objectives."""
+    """The whole report, laid out for the width that it is printed in.
+
+    With the scenario, it also names what the summary does not hold: model, GPU and objectives.
+    """
 
     def __init__(self, summary: Summary, scenario: Any = None) -> None:
         self.summary, self.scenario = summary, scenario

@@ -19,6 +19,14 @@ NEAR_SATURATION = 0.85
 _BACKLOG_FACTOR, _BACKLOG_REQUESTS = 1.5, 10
 """Growth of the number in the system, from the second to the last quarter of arrivals, that is taken for a trend."""
 
+RESOURCE_NAMES = {
+    "kv": "KV blocks",
+    "seqs": "max_num_seqs",
+    "tokens": "max_num_batched_tokens",
+    "slots": "time with somebody waiting for an adapter slot",
+    "rate": "offered over served rate",
+}
+
 RULE = f"load + queue_slots > {THRASHING_SHARE:g} of request-seconds"
 
 
@@ -56,10 +64,11 @@ def health_notes(thrashing: bool | None, limit: dict[str, Any]) -> list[str]:
     """Warnings as sentences, for the notes of a summary."""
     notes = []
     if thrashing:
-        notes.append(f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE:.0%} of request time")
+        notes.append(f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time")
     if not limit["confident"]:
+        name = RESOURCE_NAMES[limit["resource"]]
         notes.append(
-            f"near saturation ({limit['resource']} at {limit['utilisation']:.0%}): waits and TTFT are uncertain, since "
+            f"near saturation ({name} at {limit['utilisation'] * 100:.0f} %): waits and TTFT are uncertain, since "
             "step times 5 % longer or shorter can change them several times over; throughput is less affected"
         )
     return notes

@@ -119,7 +119,11 @@ def _tiers(inputs: Inputs) -> AdapterTiers:
     scenario, engine = inputs.scenario, inputs.scenario.engine
     pinned, initial = scenario.adapters.pinned, inputs.initial
     slots = ResidentSet(engine.max_loras, _eviction(engine.eviction), pinned)
-    tiers = AdapterTiers(slots, ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned), scenario.storage.remote is not None)
+    tiers = AdapterTiers(
+        slots,
+        ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned),
+        scenario.storage.remote is not None,
+    )
     tiers.preload(initial.host, [a for a in initial.gpu if a not in pinned] + list(pinned))
     return tiers
 
@@ -137,7 +141,10 @@ def make_router(scenario: Scenario) -> Router:
 
 
 def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]:
-    return [Replica(i, make_engine(inputs), inputs.latency, clock, coalesce) for i in range(inputs.scenario.cluster.replicas)]
+    return [
+        Replica(i, make_engine(inputs), inputs.latency, clock, coalesce)
+        for i in range(inputs.scenario.cluster.replicas)
+    ]
 
 
 def load_bytes(inputs: Inputs, requests: Sequence[Request], replica: int) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from simlora.engines.request import Request
+from simlora.latency.step import StepPlan
 from simlora.sim.log import (
     RUN_COLUMNS,
     STATUS_COMPLETED,
     STATUS_REJECTED,
     STATUS_UNFINISHED,
     Floats,
-    Ints,
     ReplicaLog,
     RequestLog,
 )
@@ -24,43 +25,25 @@ from simlora.sim.replica import Replica
 def request_log(requests: Sequence[Request], end_s: float) -> RequestLog:
     """One entry per request; a token that reaches its client after end_s did not come out."""
     n = len(requests)
-
-    def ints(get: Callable[[Request], int]) -> Ints:
-        return np.fromiter((get(r) for r in requests), np.int64, n)
-
-    def floats(get: Callable[[Request], float]) -> Floats:
-        return np.fromiter((get(r) for r in requests), np.float64, n)
-
-    last = floats(lambda r: r.last_token_s)
-    first = floats(lambda r: r.first_token_s)
-    last[last > end_s] = np.nan
-    first[first > end_s] = np.nan
-    rejected = np.fromiter((r.rejected for r in requests), bool, n)
-    status = np.where(rejected, STATUS_REJECTED, np.where(np.isnan(last), STATUS_UNFINISHED, STATUS_COMPLETED))
-    first_run, last_run = ints(lambda r: r.first_run), ints(lambda r: r.last_run)
-    first_run[np.isnan(first)] = -1
-    last_run[np.isnan(last)] = -1
-    return RequestLog(
-        arrival_s=floats(lambda r: r.arrival_s),
-        adapter=ints(lambda r: r.adapter),
-        rank=ints(lambda r: r.rank),
-        prompt_tokens=ints(lambda r: r.prompt_tokens),
-        output_tokens=ints(lambda r: r.output_tokens),
-        status=status.astype(np.int64),
-        replica=ints(lambda r: r.replica),
-        routed_s=floats(lambda r: r.routed_s),
-        admitted_s=floats(lambda r: r.admitted_s),
-        first_token_s=first,
-        last_token_s=last,
-        preemptions=ints(lambda r: r.preemptions),
-        recomputed_tokens=ints(lambda r: r.recomputed_tokens),
-        cached_tokens=ints(lambda r: r.cached_tokens),
-        load_tier=ints(lambda r: r.load_tier),
-        load_s=floats(lambda r: r.load_s),
-        first_run=first_run,
-        last_run=last_run,
-        interrupted_gaps={r.index: r.interrupted for r in requests if r.interrupted},
+    ints = dict(
+        zip(_INTS, np.array(list(map(attrgetter(*_INTS), requests)), dtype=np.int64).reshape(n, -1).T, strict=True)
     )
+    floats = dict(zip(_FLOATS, np.array(list(map(attrgetter(*_FLOATS), requests))).reshape(n, -1).T, strict=True))
+    for token, run in (("first_token_s", "first_run"), ("last_token_s", "last_run")):
+        floats[token] = np.where(floats[token] > end_s, np.nan, floats[token])
+        ints[run] = np.where(np.isnan(floats[token]), -1, ints[run])
+    rejected = np.array([r.rejected for r in requests], dtype=bool)
+    unfinished = np.where(np.isnan(floats["last_token_s"]), STATUS_UNFINISHED, STATUS_COMPLETED)
+    status = np.where(rejected, STATUS_REJECTED, unfinished).astype(np.int64)
+    interrupted = {r.index: r.interrupted for r in requests if r.interrupted}
+    return RequestLog(**ints, **floats, status=status, interrupted_gaps=interrupted)
+
+
+_INTS = (
+    "adapter", "rank", "prompt_tokens", "output_tokens", "replica", "preemptions", "recomputed_tokens", "cached_tokens",
+    "load_tier", "first_run", "last_run",
+)  # fmt: skip
+_FLOATS = ("arrival_s", "routed_s", "admitted_s", "first_token_s", "last_token_s", "load_s")
 
 
 def run_columns(replica: Replica) -> dict[str, Floats]:
@@ -68,11 +51,14 @@ def run_columns(replica: Replica) -> dict[str, Floats]:
     rows = replica.runs
     if not rows:
         return {name: np.zeros(0) for name in RUN_COLUMNS}
-    start_s, first_s, _, from_, to, epochs, plans, weight, running, waiting, kv_used, rank_tokens = zip(*rows, strict=True)
+    start_s, first_s, _, from_, to, epochs, plans, weight, running, waiting, kv_used, rank_tokens = zip(
+        *rows, strict=True
+    )
     begin = np.array(from_, dtype=np.float64)
-    timing = {name: _of([e.timing for e in epochs], name) for name in _TIMING}
-    plan = {name: np.array([0 if p is None else getattr(p, name) for p in plans], dtype=np.float64) for name in _PLAN}
-    gap, slope = _of(epochs, "gap_s"), _of(epochs, "slope_s")
+    timing = _columns([epoch.timing for epoch in epochs], _TIMING)
+    plan = _columns([_NOTHING_PLANNED if p is None else p for p in plans], _PLAN)
+    epoch = _columns(epochs, ("gap_s", "slope_s"))
+    gap, slope = epoch["gap_s"], epoch["slope_s"]
     decode_tokens = plan["decode_count"] * replica.engine.decodes.tokens_per_step
     slots, kv, seqs, tokens = np.array(waiting, dtype=np.float64).T
     padded = plan["lora_tokens"] * plan["max_rank"]
@@ -111,8 +97,12 @@ _TIMING = ("host_s", "sync_s", "load_s", "base_s", "attention_s", "slope_s", "lo
 _PLAN = ("decode_count", "decode_context_tokens", "num_tokens", "num_adapters", "lora_tokens", "max_rank")
 
 
-def _of(items: Sequence[Any], name: str) -> Floats:
-    return np.array([getattr(item, name) for item in items], dtype=np.float64)
+_NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)
+
+
+def _columns(items: Sequence[Any], names: tuple[str, ...]) -> dict[str, Floats]:
+    rows = np.array(list(map(attrgetter(*names), items)), dtype=np.float64)
+    return dict(zip(names, rows.T, strict=True))
 
 
 def extrapolated_seconds(replicas: Sequence[Replica]) -> dict[str, float]:
@@ -128,7 +118,7 @@ def extrapolated_seconds(replicas: Sequence[Replica]) -> dict[str, float]:
 def replica_log(replica: Replica, gpus: int, load_bytes: int, start_s: float) -> ReplicaLog:
     """Counters of one replica. load_bytes: host-to-device bytes of all its loads; start_s: engine start-up time."""
     engine = replica.engine
-    gpu, host, disk, remote = engine.tier_counts
+    gpu, host, disk, remote = engine.slots.tier_counts
     return ReplicaLog(
         runs=run_columns(replica),
         async_scheduling=engine.limits.async_scheduling,
@@ -141,7 +131,7 @@ def replica_log(replica: Replica, gpus: int, load_bytes: int, start_s: float) ->
         disk_loads=disk,
         remote_loads=remote,
         load_bytes=load_bytes,
-        evictions=engine.evictions,
+        evictions=engine.slots.evictions,
         preemptions=engine.preemptions,
         start_s=start_s,
     )

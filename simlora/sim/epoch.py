@@ -25,7 +25,14 @@ class Epoch:
     __slots__ = ("first_s", "gap_s", "residual_s", "slope_s", "start_s", "steps", "timing")
 
     def __init__(
-        self, start_s: float, first_s: float, gap_s: float, slope_s: float, steps: int, timing: StepTiming, residual_s: float
+        self,
+        start_s: float,
+        first_s: float,
+        gap_s: float,
+        slope_s: float,
+        steps: int,
+        timing: StepTiming,
+        residual_s: float,
     ) -> None:
         self.start_s, self.first_s, self.gap_s, self.slope_s = start_s, first_s, gap_s, slope_s
         self.steps = steps

@@ -58,24 +58,32 @@ def _check_blocks(engine: VllmEngine) -> None:
         else:
             blocks = engine.decodes.blocks(request, max(engine.step, request.start_step))
         own += blocks - request.shared_blocks
-    if engine.cache is not None:
-        shared = engine.cache.used_blocks()
-        _hold(engine.cache.idle_blocks <= engine.free, "INV-3", "idle cached blocks exceed the free ones")
+    if engine.kv.cache is not None:
+        shared = engine.kv.cache.used_blocks()
+        _hold(engine.kv.cache.idle_blocks <= engine.kv.free, "INV-3", "idle cached blocks exceed the free ones")
     total = engine.limits.kv_blocks
-    _hold(engine.free >= 0, "INV-3", f"{engine.free} free KV blocks")
-    _hold(engine.free + own + shared == total, "INV-3", f"free {engine.free} + used {own} + cached {shared} != {total} KV blocks")
+    _hold(engine.kv.free >= 0, "INV-3", f"{engine.kv.free} free KV blocks")
+    _hold(
+        engine.kv.free + own + shared == total,
+        "INV-3",
+        f"free {engine.kv.free} + used {own} + cached {shared} != {total} KV blocks",
+    )
     _hold(len(engine.running) <= engine.limits.max_num_seqs, "INV-3", "more running requests than seats")
 
 
 def _check_adapters(engine: VllmEngine) -> None:
     leaving = {id(r) for r in engine.leaving}
     counted = Counter(r.adapter for r in engine.running.values() if r.adapter and id(r) not in leaving)
-    _hold(counted == Counter(engine.active), "INV-4", f"active adapters {engine.active} but the batch holds {dict(counted)}")
-    _hold(len(engine.active) <= max(engine.limits.max_loras, 0), "INV-4", f"{len(engine.active)} adapters in a step")
-    if engine.tiers is not None:
-        for adapter in engine.active:
-            _hold(adapter in engine.tiers.slots, "INV-4", f"adapter {adapter} is in the step but in no slot")
-        _hold(len(engine.tiers.slots) <= engine.limits.max_loras, "INV-4", "more resident adapters than slots")
+    _hold(
+        counted == Counter(engine.slots.active),
+        "INV-4",
+        f"active adapters {engine.slots.active} but the batch holds {dict(counted)}",
+    )
+    _hold(len(engine.slots.active) <= max(engine.limits.max_loras, 0), "INV-4", f"{len(engine.slots.active)} adapters in a step")
+    if engine.slots.tiers is not None:
+        for adapter in engine.slots.active:
+            _hold(adapter in engine.slots.tiers.slots, "INV-4", f"adapter {adapter} is in the step but in no slot")
+        _hold(len(engine.slots.tiers.slots) <= engine.limits.max_loras, "INV-4", "more resident adapters than slots")
 
 
 def _check_times(request: Request) -> None:
@@ -84,4 +92,4 @@ def _check_times(request: Request) -> None:
     _hold(known == sorted(known), "INV-5", f"request {request.index}: times out of order {times}")
     if request.last_token_s == request.last_token_s:
         _hold(request.admitted_s == request.admitted_s, "INV-5", f"request {request.index} finished unadmitted")
-        _hold(0 < request.last_step - request.start_step + 1 + request.emitted, "INV-8", f"request {request.index}")
+        _hold(request.last_step - request.start_step + 1 + request.emitted > 0, "INV-8", f"request {request.index}")

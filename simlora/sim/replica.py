@@ -27,7 +27,9 @@ running, waiting by reason, KV blocks used, rank tokens); sim/collect.py turns r
 class Replica:
     """Drives one engine. All state is read through `advance_to` or `view`."""
 
-    def __init__(self, index: int, engine: VllmEngine, latency: StepLatency, clock: Clock, coalesce: bool = True) -> None:
+    def __init__(
+        self, index: int, engine: VllmEngine, latency: StepLatency, clock: Clock, coalesce: bool = True
+    ) -> None:
         self.index, self.engine, self.latency, self.clock, self.coalesce = index, engine, latency, clock, coalesce
         self.asynchronous = engine.limits.async_scheduling
         self.runs: list[RunRow] = []
@@ -162,7 +164,7 @@ class Replica:
         self.runs.append((
             self._start_s, self._first_s, now_s, start, end, epoch, plan,
             self._first_weight if start == 0 else plan.decode_count,  # type: ignore[union-attr]
-            running, waiting, engine.limits.kv_blocks - engine.free, engine.rank_tokens,
+            running, waiting, engine.kv.total - engine.kv.free, engine.rank_tokens,
         ))  # fmt: skip
         if plan is None:
             first, finished = engine.commit(0, now_s)
@@ -214,7 +216,7 @@ class Replica:
         """State at time_s, which lies within the run in progress (or in the idle time until now)."""
         engine = self.engine
         limits = engine.limits
-        running, free, outstanding = len(engine.running), engine.free, self.outstanding
+        running, free, outstanding = len(engine.running), engine.kv.free, self.outstanding
         epoch = self._epoch
         if epoch is not None and self._to - self._from > 1:
             passed = epoch.index_after(time_s) - 1 - self._from
@@ -225,4 +227,4 @@ class Replica:
                     outstanding -= len(engine.leaving)
                     free += engine.leaving_blocks()
         usage = 1.0 - free / limits.kv_blocks
-        return View(running, engine.waiting.size, usage, frozenset(engine.active), limits.max_loras, outstanding)
+        return View(running, engine.waiting.size, usage, frozenset(engine.slots.active), limits.max_loras, outstanding)

@@ -11,7 +11,12 @@ from simlora.sim.simulation import Progress, Simulation
 
 
 def simulate(
-    inputs: Inputs, *, coalesce: bool = True, check: bool = False, cut_s: float | None = None, progress: Progress | None = None
+    inputs: Inputs,
+    *,
+    coalesce: bool = True,
+    check: bool = False,
+    cut_s: float | None = None,
+    progress: Progress | None = None,
 ) -> SimulationLog:
     """Play the inputs to the end, or to cut_s.
 
@@ -29,7 +34,15 @@ def simulate(
         replica.on_boundary = checker.check if checker else None
     router = scenario.cluster.router
     simulation = Simulation(
-        clock, replicas, make_router(scenario), requests, inputs.latency.frontend_in_s, router.scrape_s, router.delay_s, cut_s, progress
+        clock,
+        replicas,
+        make_router(scenario),
+        requests,
+        inputs.latency.frontend_in_s,
+        router.scrape_s,
+        router.delay_s,
+        cut_s,
+        progress,
     )
     simulation.run()
     if checker is not None:
@@ -46,5 +59,3 @@ def simulate(
         notes=inputs.requests.notes,
         events=sum(len(r.runs) for r in replicas),
     )
-
-

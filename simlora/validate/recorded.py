@@ -139,7 +139,9 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
     return RecordedRequests(
         adapters=adapters,
         arrival_s=trace.arrival_s,
-        adapter=map_adapters(trace, adapters, "round-robin", 0)[0] if adapters.count else np.zeros(len(trace), np.int32),
+        adapter=map_adapters(trace, adapters, "round-robin", 0)[0]
+        if adapters.count
+        else np.zeros(len(trace), np.int32),
         prompt_tokens=trace.prompt_tokens,
         output_tokens=trace.output_tokens,
         ttft_s=ttft_s[trace.row],

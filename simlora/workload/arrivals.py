@@ -69,7 +69,7 @@ def gamma(generator: np.random.Generator, rate_rps: float, cv: float, window: Wi
 
     The first gap is drawn from the residual life of a gap, u * (length-biased gap), u uniform, so that the process is
     stationary and E[arrivals in T] = rate_rps * T exactly. Starting with a whole gap would add (cv^2 - 1) / 2 arrivals
-    to any window (Cox, Renewal Theory, 1962, sections 2.2 and 4.2).
+    to any window (Cox, Renewal Theory, 1962).
     """
     shape = cv**-2
     residual = float(generator.random() * generator.gamma(shape + 1.0)) / shape

@@ -1,7 +1,7 @@
 """Poisson processes whose rate changes over time: diurnal, flash crowd, Markov-modulated.
 
 All are exact: points of a unit-rate Poisson process are mapped through the inverse of the cumulative rate
-L(t) = integral of rate from 0 to t (Cinlar, Introduction to Stochastic Processes, 1975, section 4.7). No thinning, so
+L(t) = integral of rate from 0 to t (Cinlar, Introduction to Stochastic Processes, 1975, chapter 4). No thinning, so
 one draw makes one arrival and two runs with the same seed but other rates stay comparable. Rates are per second.
 """
 

@@ -17,7 +17,8 @@ TIMESTAMP = ("TIMESTAMP",)
 PROMPT = ("ContextTokens", "context_tokens", "PromptTokens")
 OUTPUT = ("GeneratedTokens", "generated_tokens", "OutputTokens")
 
-_STAMP = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?"
+# Years that nanoseconds since 1970 can hold.
+_STAMP = r"(19|20)\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?"
 _ALLOWED = "a time stamp like 2023-11-16 18:17:03.9799600, with or without a zone"
 
 

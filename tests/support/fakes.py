@@ -30,7 +30,16 @@ class FakeLatency:
             base = 0.004 + 2e-5 * plan.num_tokens
             return StepTiming(host + 0.01, load_s, base, attention, lora, 0.0, 0.0, True, 0.001, 1)
         return StepTiming(
-            host, load_s, 0.004 + 1e-5 * plan.decode_count, attention, lora, 0.0, 3e-8 * plan.decode_count, False, 0.0, self.valid_steps
+            host,
+            load_s,
+            0.004 + 1e-5 * plan.decode_count,
+            attention,
+            lora,
+            0.0,
+            3e-8 * plan.decode_count,
+            False,
+            0.0,
+            self.valid_steps,
         )
 
     def load_s(self, rank: int, tier: str) -> float:
@@ -40,7 +49,9 @@ class FakeLatency:
         return 0.002 + 1e-5 * running
 
 
-def make_requests(n: int, seed: int, adapters: int, rate_rps: float = 20.0, max_prompt: int = 600, max_output: int = 200) -> list[Request]:
+def make_requests(
+    n: int, seed: int, adapters: int, rate_rps: float = 20.0, max_prompt: int = 600, max_output: int = 200
+) -> list[Request]:
     rng = random.Random(seed)
     now, out = 0.0, []
     for i in range(n):
@@ -51,10 +62,23 @@ def make_requests(n: int, seed: int, adapters: int, rate_rps: float = 20.0, max_
     return out
 
 
-def make_cluster(requests, limits: VllmLimits, tiers, replicas: int = 1, router: str = "round-robin", coalesce: bool = True, latency=None, **kw):
+def make_cluster(
+    requests,
+    limits: VllmLimits,
+    tiers,
+    replicas: int = 1,
+    router: str = "round-robin",
+    coalesce: bool = True,
+    latency=None,
+    **kw,
+):
     """A Simulation; tiers() makes the adapter tiers of one replica."""
     clock = Clock()
     latency = latency or FakeLatency()
     made = [Replica(i, VllmEngine(limits, tiers()), latency, clock, coalesce) for i in range(replicas)]
-    policy = {"round-robin": lambda: RoundRobin(replicas), "least-requests": LeastRequests, "lora-affinity": LoraAffinity}[router]()
+    policy = {
+        "round-robin": lambda: RoundRobin(replicas),
+        "least-requests": LeastRequests,
+        "lora-affinity": LoraAffinity,
+    }[router]()
     return Simulation(clock, made, policy, requests, latency.frontend_in_s, **kw)

@@ -42,6 +42,10 @@ WRONG = {
         AZURE + "2023-11-16 18:17:03,5,1\n2023-02-30 18:17:03,5,1\n",
         f"t:3: TIMESTAMP: '2023-02-30 18:17:03': {STAMP}",
     ),
+    "azure: a year out of range": (
+        AZURE + "0001-01-01 00:00:00,5,1\n",
+        f"t:2: TIMESTAMP: '0001-01-01 00:00:00': {STAMP}",
+    ),
     "azure: a line number after blank lines": (
         "\n" + AZURE + "\n2023-11-16 18:17:03,5,1\n\nx,5,1\n",
         f"t:6: TIMESTAMP: 'x': {STAMP}",

@@ -1,0 +1,73 @@
+"""Which adapters the planned step serves, and whether another one would find a slot."""
+
+from __future__ import annotations
+
+from simlora.engines.waiting import WaitingQueue
+from simlora.latency.step import GPU
+from simlora.memory.tiers import AdapterTiers
+
+TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
+
+
+class AdapterSlots:
+    """Requests per adapter in the planned step, on top of the residency in tiers.
+
+    At most max_loras distinct adapters fit one step. Pinned adapters keep their slots, so the others share the rest, and
+    a request of a pinned adapter never waits for one.
+    """
+
+    def __init__(
+        self, max_loras: int, pinned: frozenset[int], tiers: AdapterTiers | None, waiting: WaitingQueue
+    ) -> None:
+        self.active: dict[int, int] = {}
+        """Adapter -> its requests in the step."""
+        self.tiers = tiers
+        self.evictions = 0
+        self.tier_counts = [0, 0, 0, 0]
+        """Admissions with an adapter by where it was found (TIER_CODE)."""
+        self._pinned, self._waiting = pinned, waiting
+        self._places = max_loras - len(pinned)
+        self._taken = 0
+        for adapter in pinned:
+            waiting.activate(adapter)
+
+    @property
+    def full(self) -> bool:
+        """Only adapters that already have a place can join."""
+        return self._taken >= self._places
+
+    def serves(self, adapter: int) -> bool:
+        """A request of this adapter needs no further place."""
+        return not adapter or adapter in self.active or adapter in self._pinned
+
+    def join(self, adapter: int, now_s: float) -> str:
+        """One more request of the adapter; returns the tier it was found in."""
+        requests = self.active.get(adapter, 0)
+        self.active[adapter] = requests + 1
+        tier = GPU if requests else self._activate(adapter, now_s)
+        self.tier_counts[TIER_CODE[tier]] += 1
+        return tier
+
+    def leave(self, adapter: int, now_s: float) -> None:
+        """One request of the adapter less."""
+        requests = self.active[adapter] - 1
+        if requests:
+            self.active[adapter] = requests
+            return
+        del self.active[adapter]
+        if adapter not in self._pinned:
+            self._taken -= 1
+            self._waiting.deactivate(adapter)
+        assert self.tiers is not None
+        self.tiers.release(adapter, now_s)
+
+    def _activate(self, adapter: int, now_s: float) -> str:
+        if adapter not in self._pinned:
+            self._taken += 1
+            self._waiting.activate(adapter)
+        assert self.tiers is not None
+        tier, slot_victim, _ = self.tiers.activate(adapter, now_s)
+        self.tiers.use(adapter)
+        if slot_victim is not None:
+            self.evictions += 1
+        return tier

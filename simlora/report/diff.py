@@ -1,0 +1,158 @@
+"""Two runs beside each other: what changed in the configuration, and what that changed in the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simlora.report import units
+from simlora.report.facts import CATEGORY_LABELS, Summary
+
+LOWER, HIGHER, NEUTRAL = -1, 1, 0
+
+_METRICS: tuple[tuple[str, str, Callable[[Any], str], int], ...] = (
+    ("completed", "requests.completed", units.number, HIGHER),
+    ("rejected", "requests.rejected", units.number, LOWER),
+    ("unfinished", "requests.unfinished", units.number, LOWER),
+    ("requests /s", "request_throughput_rps", units.number, HIGHER),
+    ("output tokens /s", "output_throughput_tps", units.number, HIGHER),
+    ("TTFT mean", "ttft_s.mean", units.seconds, LOWER),
+    ("TTFT p50", "ttft_s.p50", units.seconds, LOWER),
+    ("TTFT p99", "ttft_s.p99", units.seconds, LOWER),
+    ("TPOT mean", "tpot_s.mean", units.seconds, LOWER),
+    ("TPOT p99", "tpot_s.p99", units.seconds, LOWER),
+    ("ITL p99", "itl_s.p99", units.seconds, LOWER),
+    ("E2E mean", "e2e_s.mean", units.seconds, LOWER),
+    ("queueing mean", "queue_s.mean", units.seconds, LOWER),
+    ("SLO attainment", "slo.attainment", units.percent, HIGHER),
+    ("goodput /s", "slo.goodput_rps", units.number, HIGHER),
+    ("slot hits", "adapters.gpu_hit_rate", units.percent, HIGHER),
+    ("loads", "adapters.loads", units.number, LOWER),
+    ("evictions", "adapters.evictions", units.number, LOWER),
+    ("steps stalled", "transfers.stall_s", units.seconds, LOWER),
+    ("KV use mean", "memory.kv_usage_mean", units.percent, NEUTRAL),
+    ("preemptions", "memory.preemptions", units.number, LOWER),
+    ("GPU busy", "gpu.busy_fraction", units.percent, NEUTRAL),
+    ("Jain index", "tenants.jain_index", units.number, HIGHER),
+    ("GPUs", "cost.gpus", units.number, LOWER),
+    ("cost", "cost.usd", units.usd, LOWER),
+    ("per 1M tokens", "cost.usd_per_1m_tokens", units.usd, LOWER),
+    *(
+        (f"time: {label}", f"bottleneck.shares.{name}", units.percent, NEUTRAL)
+        for name, label in CATEGORY_LABELS.items()
+    ),
+)
+"""(label, path in the summary, how to write it, which direction is better)."""
+
+SETTINGS = ("model", "gpu", "server_version", "engine", "adapters", "workload", "cluster", "storage", "calibration")
+"""Parts of run.json that are settings, not results."""
+
+
+class DiffRow(NamedTuple):
+    """One metric of both runs; None where a run does not define it."""
+
+    label: str
+    metric: str
+    """Path in the summary, dotted."""
+    a: float | None
+    b: float | None
+    text_a: str
+    text_b: str
+    ratio: float | None
+    """b / a - 1; None where that is undefined."""
+    better: bool | None
+    """Whether b is better; None for equal values and for metrics without a better side."""
+
+
+def diff(summary_a: Summary, summary_b: Summary) -> list[DiffRow]:
+    """All compared metrics, in the order of a report; equal ones included."""
+    return [_row(summary_a, summary_b, *metric) for metric in _METRICS]
+
+
+def _row(a: Summary, b: Summary, label: str, path: str, text: Callable[[Any], str], direction: int) -> DiffRow:
+    before, after = _at(a, path), _at(b, path)
+    ratio, better = None, None
+    if before is not None and after is not None:
+        ratio = after / before - 1 if before else (0.0 if after == before else None)
+        if after != before and direction:
+            better = (after > before) == (direction == HIGHER)
+    return DiffRow(label, path, before, after, text(before), text(after), ratio, better)
+
+
+def settings_diff(run_a: dict[str, Any], run_b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(key path, value in a, value in b) of every setting that differs between two run.json mappings."""
+    a = _flatten({key: run_a.get(key) for key in SETTINGS})
+    b = _flatten({key: run_b.get(key) for key in SETTINGS})
+    keys = list(dict.fromkeys([*a, *b]))
+    return [(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)]
+
+
+def diff_view(
+    rows: list[DiffRow],
+    names: tuple[str, str] = ("A", "B"),
+    settings: list[tuple[str, Any, Any]] | None = None,
+    everything: bool = False,
+) -> RenderableType:
+    """The differences as tables; with everything, unchanged metrics too."""
+    parts: list[RenderableType] = []
+    if settings is not None:
+        parts += [_settings_table(settings, names) if settings else Text("same settings", style="dim"), Text()]
+    shown = [row for row in rows if everything or row.a != row.b]
+    parts.append(_results_table(shown, names) if shown else Text("same results", style="bold"))
+    return Group(*parts)
+
+
+def _settings_table(settings: list[tuple[str, Any, Any]], names: tuple[str, str]) -> Table:
+    table = _table("Setting", *names)
+    for key, before, after in settings:
+        table.add_row(key, _plain(before), _plain(after))
+    return table
+
+
+def _results_table(rows: list[DiffRow], names: tuple[str, str]) -> Table:
+    table = _table("Result", *names, "change")
+    for row in rows:
+        style = {True: "green", False: "red", None: ""}[row.better]
+        table.add_row(row.label, row.text_a, row.text_b, Text(_change(row), style=style))
+    return table
+
+
+def _change(row: DiffRow) -> str:
+    """Shares differ in points, everything else in relation."""
+    if row.a is None or row.b is None:
+        return ""
+    if row.text_a.endswith("%") or row.text_b.endswith("%"):
+        return f"{(row.b - row.a) * 100:+.1f} points"
+    return units.change(row.ratio) if row.ratio is not None else ""
+
+
+def _table(first: str, *rest: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    table.add_column(first, no_wrap=True)
+    for name in rest:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _at(summary: Summary, path: str) -> float | None:
+    value: Any = summary
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, (int, float)) else None
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        out |= _flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    return out
+
+
+def _plain(value: Any) -> str:
+    return units.MISSING if value is None else str(value)

@@ -1,0 +1,58 @@
+"""What a validation found: all rows, and what has to be said beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlora.errors import ConfigError
+from simlora.validate.rows import Row
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """The outcome of `validate`."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """Assumptions and approximations, each once, with the run's name where it concerns one."""
+
+    def of_requests(self) -> list[Row]:
+        """Rows of whole runs."""
+        return [row for row in self.rows if not row.is_measurement]
+
+    def of_measurements(self) -> list[Row]:
+        """Rows of single measurements (decode, prefill, loads)."""
+        return [row for row in self.rows if row.is_measurement]
+
+
+def write_json(rows: Sequence[Row], path: str | Path) -> Path:
+    """Write the rows as a JSON list; the file is there whole, or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    text = json.dumps([row.to_dict() for row in rows], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    target = Path(path).expanduser().absolute()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)  # temporary files are private
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(
+            "<arguments>", "--json", str(path), f"a file that can be written ({error.strerror})"
+        ) from None
+    return target

@@ -1,0 +1,145 @@
+"""A recorded run as a scenario: the server's own flags, and the limits that it resolved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simlora.errors import ConfigError
+from simlora.results.run_json import SERVER
+from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, vllm_flags
+from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
+from simlora.validate.recorded import RecordedRun
+from simlora.validate.recorded_model import gpu_name, model_name
+
+HOST_GIB = 1_000_000.0
+"""The recorded server's host cache fitted, whatever its host's memory was."""
+
+_RESOLVED = {
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_model_len": "max_model_len",
+    "num_gpu_blocks": "num_gpu_blocks_override",
+    "block_size": "block_size",
+    "async_scheduling": "async_scheduling",
+    "chunked_prefill": "enable_chunked_prefill",
+}
+"""Key of run.json's `resolved` -> field of the scenario's engine."""
+
+
+def scenario_of_run(
+    recorded: RecordedRun, ranks: npt.NDArray[np.int32], *, calibration: str | None = None, gpu: str | None = None
+) -> Scenario:
+    """The scenario that a replay of the run simulates.
+
+    Args:
+        ranks: of adapters 1, 2, ...: those of the requests, and any others that take part.
+        calibration: name or path; None: the nearest.
+        gpu: catalogue name, where the recorded one has none.
+
+    Raises:
+        ConfigError: a flag that is not modelled, an unknown GPU or model, or limits that contradict each other.
+    """
+    run = recorded.run
+    with TemporaryDirectory() as folder:
+        data: dict[str, Any] = {
+            "name": recorded.name[:200],
+            "model": model_name(run.model, run.dimensions, Path(folder), recorded.source),
+            "gpu": gpu or gpu_name(run.gpu, recorded.source),
+            "calibration": calibration,
+            "engine": _engine(recorded),
+            "adapters": _adapters(recorded, ranks),
+            "storage": {**(run.storage or {}), "host_gib": HOST_GIB},
+        }
+        if run.seed is not None:
+            data["seed"] = run.seed
+        if run.cluster is not None:
+            data["cluster"] = run.cluster
+        return scenario_from_dict(data, source=recorded.source)
+
+
+def _engine(recorded: RecordedRun) -> dict[str, Any]:
+    run = recorded.run
+    # A real server has LoRA off unless told otherwise; our own runs state every field.
+    engine: dict[str, Any] = {"enable_lora": False, "endpoint": run.endpoint}
+    if run.server != SERVER:
+        engine |= {"kind": run.server, "version": run.server_version}
+    engine |= _modelled(run.engine, recorded.source)
+    for key, field in _RESOLVED.items():
+        value = getattr(run.resolved, key)
+        if value is not None:
+            engine[field] = value
+    if engine["enable_lora"] and run.resolved.max_cpu_loras is not None:
+        engine["max_cpu_loras"] = run.resolved.max_cpu_loras
+    if run.prefix_caching is not None:
+        engine["enable_prefix_caching"] = run.prefix_caching
+    engine.setdefault("max_model_len", _context_tokens(recorded, engine))
+    return engine
+
+
+def _modelled(flags: dict[str, Any], source: str) -> dict[str, Any]:
+    """The recorded flags without those that do not matter to timing."""
+    kept = {}
+    for key, value in flags.items():
+        flag = key.replace("_", "-")
+        if key in EngineConfig.model_fields:
+            kept[key] = value
+        elif (
+            flag in vllm_flags.IGNORED
+            or flag in vllm_flags.IGNORED_SWITCHES
+            or value is None
+            or value is False
+            or str(value).lower() in vllm_flags.NEUTRAL.get(flag, ())
+        ):
+            continue
+        else:
+            raise ConfigError(source, f"engine.{key}", value, "a flag that is modelled: this one would change timing")
+    return kept
+
+
+def _context_tokens(recorded: RecordedRun, engine: dict[str, Any]) -> int | None:
+    """Without a recorded max_model_len: the longest request, where the KV cache is smaller than the model's context."""
+    blocks = engine.get("num_gpu_blocks_override")
+    requests = recorded.requests
+    if blocks is None or requests is None:
+        return None
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    return min(longest, blocks * engine.get("block_size", 16))
+
+
+def _adapters(recorded: RecordedRun, ranks: npt.NDArray[np.int32]) -> dict[str, Any]:
+    run = recorded.run
+    counts = Counter(int(rank) for rank in ranks)
+    adapters: dict[str, Any] = {"count": len(ranks)}
+    if counts:
+        adapters["ranks"] = {rank: count / len(ranks) for rank, count in sorted(counts.items())}
+    modules = target_modules(run.adapter_target_modules, recorded.source)
+    if modules is not None:
+        adapters["target_modules"] = modules
+    if run.adapters is not None and run.adapters.get("pinned"):
+        adapters["pinned"] = run.adapters["pinned"]
+    return adapters
+
+
+def target_modules(recorded: str | list[str] | None, source: str) -> list[str] | None:
+    """Module names from a list, or from a text such as "q,k,v,o,gate,up,down"; None: not recorded.
+
+    Raises:
+        ConfigError: a name that is no module.
+    """
+    if recorded is None or recorded == "all-linear":
+        return None
+    names = recorded.split(",") if isinstance(recorded, str) else recorded
+    modules = []
+    for name in (name.strip() for name in names):
+        full = name if name in ALL_LINEAR + EMBEDDINGS else f"{name}_proj"
+        if full not in ALL_LINEAR + EMBEDDINGS:
+            allowed = f"names from {', '.join(ALL_LINEAR + EMBEDDINGS)}"
+            raise ConfigError(source, "adapter_target_modules", name, allowed)
+        modules.append(full)
+    return modules
