@@ -12,8 +12,8 @@ TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
 class AdapterSlots:
     """Requests per adapter in the planned step, on top of the residency in tiers.
 
-    At most max_loras distinct adapters fit one step. Pinned adapters keep their slots, so the others share the rest, and
-    a request of a pinned adapter never waits for one.
+    At most max_loras distinct adapters fit one step. Pinned adapters keep their slots, so the others share the rest,
+    and a request of a pinned adapter never waits for one.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ class Request:
     """
 
     __slots__ = (
-        "adapter", "admitted_s", "arrival_s", "base", "cached_tokens", "computed", "emitted", "first_run", "first_token_s",
-        "granules", "hits", "index", "interrupted", "key", "last_run", "last_step", "last_token_s", "load_s", "load_tier",
-        "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prefix", "prompt_tokens", "rank",
-        "recomputed_tokens", "rejected", "replica", "routed_s", "shared_blocks", "start_step",
+        "adapter", "admitted_s", "arrival_s", "base", "cached_tokens", "computed", "emitted", "first_run",
+        "first_token_s", "granules", "hits", "index", "interrupted", "key", "last_run", "last_step", "last_token_s",
+        "load_s", "load_tier", "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prefix",
+        "prompt_tokens", "rank", "recomputed_tokens", "rejected", "replica", "routed_s", "shared_blocks", "start_step",
     )  # fmt: skip
 
     def __init__(

@@ -116,9 +116,9 @@ class VllmEngine:
         self.step = step
         self.rank_tokens = decodes.rank_sum * per_decode
         return StepPlan(
-            (), count, decodes.context_tokens(step), count * per_decode, count, adapters, decodes.lora_count * per_decode,
-            self.limits.max_lora_rank if adapters else 0, False, (), self._horizon(step, count) if decodes.steady else 1,
-            decodes.emitted_per_step,
+            (), count, decodes.context_tokens(step), count * per_decode, count, adapters,
+            decodes.lora_count * per_decode, self.limits.max_lora_rank if adapters else 0, False, (),
+            self._horizon(step, count) if decodes.steady else 1, decodes.emitted_per_step,
         )  # fmt: skip
 
     def _mixed_plan(self, step: int, preempted: bool, now_s: float) -> StepPlan | None:
@@ -153,8 +153,8 @@ class VllmEngine:
         self.rank_tokens = rank_tokens
         rank = self.limits.max_lora_rank if self.slots.active else 0
         return StepPlan(
-            tuple(prefills), count, context, tokens, count + len(chunks), len(self.slots.active), lora_tokens, rank, True, loads, 1,
-            decodes.emitted_per_step,
+            tuple(prefills), count, context, tokens, count + len(chunks), len(self.slots.active), lora_tokens, rank,
+            True, loads, 1, decodes.emitted_per_step,
         )  # fmt: skip
 
     def _continue_partial(self, budget: int, chunks: list[tuple[Request, int]], step: int, now_s: float) -> bool:

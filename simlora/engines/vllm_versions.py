@@ -3,7 +3,7 @@
 | | 0.8.5 (V1) | 0.20 | source |
 |---|---|---|---|
 | scheduling and execution | alternate | one step ahead (async_scheduling) | v1/engine/core.py; default since 0.14 |
-| full prompt must fit to be admitted | no | yes (scheduler_reserve_full_isl) | v1/core/sched/scheduler.py, since 2026-03-24 |
+| full prompt must fit to be admitted | no | yes (scheduler_reserve_full_isl) | v1 scheduler.py, 2026-03-24 |
 | decode steps | piecewise graphs, attention eager | full CUDA graph | v1/cudagraph_dispatcher.py |
 | LoRA kernels in an all-base step | run | skipped (cudagraph_specialize_lora) | pull request 25914 |
 | LoRA vocabulary padding | 256 extra rows | none | lora/layers |

@@ -67,6 +67,22 @@ def scale_to_gpu(calibration: Calibration, gpu: GpuSpec) -> Calibration:
     return _marked(result, tuple(terms), "; ".join(notes)) if terms else result
 
 
+def scale_host(calibration: Calibration, factor: float) -> Calibration:
+    """The calibration on a host CPU that needs `factor` times as long: host, front end, and loads except the link."""
+    terms = calibration.terms
+    host, front, copies = terms.host, terms.front_end, terms.copies
+    keys = [key for key in type(host.parameters).model_fields if key != "tail_s"]
+    changes = {
+        "host": _with(host, **dict.fromkeys(keys, factor)),
+        "front_end": _with(front, **dict.fromkeys(type(front.parameters).model_fields, factor)),
+        "copies": _with(copies, module_s=factor, mismatch_module_s=factor, disk_module_s=factor, disk_bytes_per_s=1 / factor),
+    }
+    note = f"host times x{factor:.3f}"
+    return calibration.model_copy(
+        update={"terms": terms.model_copy(update=changes), "notes": (*calibration.notes, note)}
+    )
+
+
 def _scaled_operators(calibration: Calibration, memory: float, compute: float) -> dict[str, Term]:
     terms = calibration.terms
     operators = _with(terms.operators, weight_bytes_per_s=memory, activation_bytes_per_s=memory, gemm_flops=compute)

@@ -22,7 +22,7 @@ def memory_advice(scenario: Scenario, ledger: MemoryLedger) -> tuple[str, ...]:
         adapters = min(TYPICAL_BATCH, scenario.engine.max_loras, scenario.adapters.count)
         extra_s = latency.decode_extra_s(TYPICAL_BATCH, adapters, waste.value, waste.enough)
         lines.append(
-            f"max_lora_rank {waste.value} instead of {waste.enough} also adds {extra_s * 1e3:.2f} ms to a decode step of "
-            f"{TYPICAL_BATCH} requests over {adapters} adapters"
+            f"max_lora_rank {waste.value} instead of {waste.enough} also adds {extra_s * 1e3:.2f} ms to a decode step "
+            f"of {TYPICAL_BATCH} requests over {adapters} adapters"
         )
     return tuple(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,10 @@ def make_requests(inputs: Inputs) -> list[Request]:
     if not inputs.scenario.engine.enable_prefix_caching:
         prefix = None
     ranks = inputs.adapters.rank[table.adapter]
+    n = len(table)
     columns = (table.arrival_s, table.adapter, ranks, table.prompt_tokens, table.output_tokens)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    if prefix is None:
-        return [Request(i, *row) for i, row in enumerate(rows)]
-    return [Request(i, *row, ids) for i, (row, ids) in enumerate(zip(rows, prefix, strict=True))]
+    lists = [column.tolist() for column in columns]
+    return list(map(Request, range(n), *lists, repeat(None, n) if prefix is None else prefix))
 
 
 def make_engine(inputs: Inputs) -> VllmEngine:
@@ -108,8 +108,9 @@ def _decodes(scenario: Scenario) -> DecodeBatch:
     if engine.speculative is None:
         return DecodeBatch(engine.block_size)
     draft = engine.speculative.num_speculative_tokens
-    if engine.max_num_batched_tokens < engine.max_num_seqs * (1 + draft):
-        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {engine.max_num_seqs * (1 + draft)}"
+    needed = engine.max_num_seqs * (1 + draft)
+    if engine.max_num_batched_tokens < needed:
+        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {needed}"
         raise ConfigError(scenario.source, "engine.max_num_batched_tokens", engine.max_num_batched_tokens, allowed)
     return SpeculativeBatch(engine.block_size, draft, engine.speculative.acceptance_rate, scenario.seed)
 

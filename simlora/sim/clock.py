@@ -29,4 +29,5 @@ class Clock(simpy.Environment):
 
     def at(self, time_s: float, priority: int, callback: Callable[[Any], None], value: Any = None) -> None:
         """Call callback(event) at time_s; event.value is `value`. It cannot be cancelled: carry a generation number."""
-        heappush(self._queue, (time_s, priority, next(self._eid), _At(self, callback, value)))
+        entry: Any = (time_s, priority, next(self._eid), _At(self, callback, value))
+        heappush(self._queue, entry)

@@ -36,7 +36,8 @@ def request_log(requests: Sequence[Request], end_s: float) -> RequestLog:
     unfinished = np.where(np.isnan(floats["last_token_s"]), STATUS_UNFINISHED, STATUS_COMPLETED)
     status = np.where(rejected, STATUS_REJECTED, unfinished).astype(np.int64)
     interrupted = {r.index: r.interrupted for r in requests if r.interrupted}
-    return RequestLog(**ints, **floats, status=status, interrupted_gaps=interrupted)
+    columns: dict[str, Any] = {**ints, **floats}
+    return RequestLog(**columns, status=status, interrupted_gaps=interrupted)
 
 
 _INTS = (

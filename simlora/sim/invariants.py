@@ -73,13 +73,10 @@ def _check_blocks(engine: VllmEngine) -> None:
 
 def _check_adapters(engine: VllmEngine) -> None:
     leaving = {id(r) for r in engine.leaving}
+    active = engine.slots.active
     counted = Counter(r.adapter for r in engine.running.values() if r.adapter and id(r) not in leaving)
-    _hold(
-        counted == Counter(engine.slots.active),
-        "INV-4",
-        f"active adapters {engine.slots.active} but the batch holds {dict(counted)}",
-    )
-    _hold(len(engine.slots.active) <= max(engine.limits.max_loras, 0), "INV-4", f"{len(engine.slots.active)} adapters in a step")
+    _hold(counted == Counter(active), "INV-4", f"active adapters {active} but the batch holds {dict(counted)}")
+    _hold(len(active) <= engine.limits.max_loras, "INV-4", f"{len(active)} adapters in a step")
     if engine.slots.tiers is not None:
         for adapter in engine.slots.active:
             _hold(adapter in engine.slots.tiers.slots, "INV-4", f"adapter {adapter} is in the step but in no slot")

@@ -2,9 +2,9 @@
 
 A *run* is k planned steps whose composition does not change. Its boundaries are B_0 = start_s (the plan is formed),
 B_1 = start_s + first_gap_s and B_m = B_1 + (m - 1) * gap_s + slope_s * (m - 1) * (m - 2) / 2 for m = 1 .. k; the next
-run starts at B_k. Under asynchronous scheduling the tokens of the step planned before the run come out at B_1, and those
-of the run's step m at B_(m+1); without it, those of step m come out at B_m. Results are derived from these rows, so
-nothing is recorded per token. Times are seconds.
+run starts at B_k. Under asynchronous scheduling the tokens of the step planned before the run come out at B_1, and
+those of the run's step m at B_(m+1); without it, those of step m come out at B_m. Results are derived from these rows,
+so nothing is recorded per token. Times are seconds.
 """
 
 from __future__ import annotations

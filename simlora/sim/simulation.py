@@ -46,7 +46,7 @@ class Simulation:
     def run(self) -> None:
         if self._cut_s is not None:
             end = self.clock.event()
-            self.clock.at(self._cut_s, SAMPLE, end.succeed)
+            self.clock.at(self._cut_s, SAMPLE, self._stop, end)
         if self.requests:
             self.clock.at(self.requests[0].arrival_s + self._in_s, ARRIVAL, self._arrive)
         self.clock.run(until=None if self._cut_s is None else end)
@@ -77,6 +77,10 @@ class Simulation:
         elif isinstance(decision, Reject):
             request.rejected = True
             self.rejected += 1
+
+    @staticmethod
+    def _stop(event: Any) -> None:
+        event.value.succeed()
 
     def _route_held(self, event: Any) -> None:
         self._route(event.value, self.clock.now)

@@ -111,7 +111,7 @@ def _simulate(
     rank = np.array([0, *ranks], dtype=np.int32)
     share = np.bincount(table.adapter, minlength=len(rank)) / len(table)
     adapters = AdapterTable(len(ranks), rank, share)
-    scenario = scenario_of_run(recorded, rank[1:], calibration=options.calibration, gpu=options.gpu)
+    scenario = scenario_of_run(recorded, rank[1:], options)
     first = tuple(range(1, min(len(ranks), scenario.engine.max_loras) + 1)) if resident else ()
     inputs = build_inputs(scenario, adapters, table, InitialAdapters(first, first))
     return simulate(replace(inputs, latency=scaled(inputs.latency, step_scale)))

@@ -5,27 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from simlora.latency.store import choose_calibration
+from simlora.results.run_json import SERVER
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
+from simlora.validate.recorded import RecordedRequests, RecordedRun
 from simlora.validate.scenario_of_run import scenario_of_run
 
 
 def notes_of(recorded: RecordedRun, options: ReplayOptions) -> list[str]:
     """Assumptions and approximations of one run, each a sentence."""
-    scenario = scenario_of_run(recorded, np.zeros(0, np.int32), calibration=options.calibration, gpu=options.gpu)
+    requests = recorded.requests
+    ranks = np.zeros(0, dtype=np.int32) if requests is None else requests.adapters.rank[1:]
+    scenario = scenario_of_run(recorded, ranks, options)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
     notes = list(calibration.notes)
     if calibration.extrapolated:
         terms = ", ".join(calibration.extrapolated)
         notes.append(f"{recorded.name}: priced outside what was measured ({terms})")
-    return [*notes, *_request_notes(recorded)]
+    if requests is not None:
+        notes += _request_notes(recorded, requests)
+        if scenario.engine.enable_prefix_caching and requests.prefix is None and recorded.run.server != SERVER:
+            notes.append(
+                f"{recorded.name}: prefix caching was on, prompts are not recorded: replayed without cache hits"
+            )
+    return notes
 
 
-def _request_notes(recorded: RecordedRun) -> list[str]:
-    requests, run, name = recorded.requests, recorded.run, recorded.name
-    if requests is None:
-        return []
-    notes = []
+def _request_notes(recorded: RecordedRun, requests: RecordedRequests) -> list[str]:
+    run, name, notes = recorded.run, recorded.name, []
     if requests.rejected:
         notes.append(f"{name}: {requests.rejected} requests that the server refused are left out")
     unfinished = int(np.isnan(requests.e2e_s).sum())

@@ -5,7 +5,7 @@ Every problem is a ConfigError with the file, the line and the column. Times are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from simlora.validate.run_file import RunFile, read_run_file
 from simlora.workload.adapters import AdapterTable
 from simlora.workload.mapping import map_adapters
 from simlora.workload.recorded_adapters import adapters_from_trace
-from simlora.workload.trace import TraceOptions, TraceTable
+from simlora.workload.trace import PREFIX_BLOCK_TOKENS, HashIds, TraceOptions, TraceTable
 from simlora.workload.trace_columns import CsvTable
 from simlora.workload.trace_reader import read_trace
 
@@ -37,6 +37,7 @@ Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 REQUESTS, STEPS, DECODE, PREFILL, LOAD = "requests.csv", "steps.csv", "decode.csv", "prefill.csv", "load.csv"
+DEFAULT_RANK = 8
 REJECTED = "rejected"
 """Status of a request that the server refused: it took no part in the run, and is not replayed."""
 
@@ -57,6 +58,9 @@ class RecordedRequests:
     """Of all requests together; None: not recorded."""
     rejected: int
     """Requests left out because the server refused them."""
+    prefix: HashIds | None = None
+    """Which prompts begin alike, as in RequestTable; None: not recorded."""
+    prefix_block_tokens: int = PREFIX_BLOCK_TOKENS
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -135,24 +139,42 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
     if not in_run.any():
         raise ConfigError(table.source, REQUESTS, None, "at least one request that the server took in")
     trace = trace.take(np.flatnonzero(in_run))
-    adapters = _adapters(trace)
+    adapters = _adapters(trace, run)
+    ids = map_adapters(trace, adapters, "sample", 0)[0] if adapters.count else np.zeros(len(trace), dtype=np.int32)
     return RecordedRequests(
         adapters=adapters,
         arrival_s=trace.arrival_s,
-        adapter=map_adapters(trace, adapters, "round-robin", 0)[0]
-        if adapters.count
-        else np.zeros(len(trace), np.int32),
+        adapter=ids,
         prompt_tokens=trace.prompt_tokens,
         output_tokens=trace.output_tokens,
         ttft_s=ttft_s[trace.row],
         e2e_s=e2e_s[trace.row],
         preemptions=preemptions,
         rejected=rejected,
+        prefix=trace.prefix,
+        prefix_block_tokens=trace.prefix_block_tokens,
     )
 
 
-def _adapters(trace: TraceTable) -> AdapterTable:
-    return adapters_from_trace(trace)
+def _adapters(trace: TraceTable, run: RunFile) -> AdapterTable:
+    """The adapters of the requests; those of our own runs that no request asked for keep their numbers, too."""
+    adapters = adapters_from_trace(trace)
+    known = run.adapters.get("count") if run.adapters is not None and adapters.names is None else None
+    return with_others(adapters, max(known - adapters.count, 0) if isinstance(known, int) else 0)
+
+
+def with_others(adapters: AdapterTable, others: int) -> AdapterTable:
+    """The table with more adapters that no request uses; their rank is the largest there is, and hardly matters."""
+    if not others:
+        return adapters
+    rank = np.full(others, adapters.rank.max() or DEFAULT_RANK, dtype=np.int32)
+    return replace(
+        adapters,
+        count=adapters.count + others,
+        rank=np.concatenate([adapters.rank, rank]),
+        probability=np.concatenate([adapters.probability, np.zeros(others)]),
+        names=adapters.names and (*adapters.names, *(f"other-{index}" for index in range(1, others + 1))),
+    )
 
 
 def _kept(table: CsvTable) -> Bools:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from simlora.results.latency import Measured
 from simlora.results.metrics import metrics_from_requests
+from simlora.scenario import Scenario
 from simlora.sim.build import InitialAdapters, build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun
+from simlora.validate.recorded import RecordedRequests, RecordedRun, with_others
 from simlora.validate.residents import Start, starts
 from simlora.validate.scaled import scaled
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.workload.adapters import AdapterTable
+from simlora.workload.prefix import share_ids
 from simlora.workload.request_table import RequestTable
 
 
@@ -27,7 +27,9 @@ class Replay:
 
     recorded: RecordedRun
     start: Start
-    options: ReplayOptions
+    scenario: Scenario
+    adapters: AdapterTable
+    requests: RequestTable
 
     def simulate(self, step_scale: float = 1.0) -> SimulationLog:
         """The simulation's log. step_scale multiplies every step time.
@@ -35,16 +37,12 @@ class Replay:
         Raises:
             ConfigError: the run cannot be simulated; the message names its run.json and the key.
         """
-        requests = _requests(self.recorded)
-        adapters = with_others(requests.adapters, self.start.others)
-        options = self.options
-        scenario = scenario_of_run(self.recorded, adapters.rank[1:], calibration=options.calibration, gpu=options.gpu)
-        pinned = scenario.adapters.pinned
-        initial = InitialAdapters(
-            tuple(adapter for adapter in self.start.initial.gpu if adapter not in pinned),
-            tuple(adapter for adapter in self.start.initial.host if adapter not in pinned),
+        pinned, initial = self.scenario.adapters.pinned, self.start.initial
+        loaded = InitialAdapters(
+            tuple(adapter for adapter in initial.gpu if adapter not in pinned),
+            tuple(adapter for adapter in initial.host if adapter not in pinned),
         )
-        inputs = build_inputs(scenario, adapters, request_table(requests), initial)
+        inputs = build_inputs(self.scenario, self.adapters, self.requests, loaded)
         inputs = replace(inputs, latency=scaled(inputs.latency, step_scale))
         return simulate(inputs, cut_s=self.recorded.run.cut_s)
 
@@ -64,39 +62,33 @@ class Replay:
 
 
 def replays(recorded: RecordedRun, options: ReplayOptions) -> Iterator[Replay]:
-    """One replay, or two where it is not known which adapters were resident."""
-    requests = _requests(recorded)
-    scenario = scenario_of_run(recorded, requests.adapters.rank[1:], calibration=options.calibration, gpu=options.gpu)
-    for start in starts(recorded, scenario.engine.max_loras, scenario.engine.max_cpu_loras):
-        yield Replay(recorded, start, options)
+    """One replay, or two where it is not known which adapters were resident.
+
+    Raises:
+        ConfigError: the run cannot be simulated.
+    """
+    requests = recorded.requests
+    assert requests is not None, "called for a run with requests"
+    server = scenario_of_run(recorded, requests.adapters.rank[1:], options)
+    for start in starts(recorded, server.engine.max_loras, server.engine.max_cpu_loras):
+        adapters = with_others(requests.adapters, start.others)
+        scenario = scenario_of_run(recorded, adapters.rank[1:], options) if start.others else server
+        yield Replay(recorded, start, scenario, adapters, request_table(recorded, requests, scenario.engine.block_size))
 
 
-def request_table(requests: RecordedRequests) -> RequestTable:
+def request_table(recorded: RecordedRun, requests: RecordedRequests, block_size: int) -> RequestTable:
+    """The requests to replay; common prefixes as recorded, or as the workload of one of our own runs made them."""
+    prefix, block_tokens = requests.prefix, requests.prefix_block_tokens
+    made = (recorded.run.workload or {}).get("prefix")
+    if prefix is None and isinstance(made, dict) and made.get("kind") == "share":
+        block_tokens = block_size
+        prefix = share_ids(requests.adapter, requests.prompt_tokens, float(made["fraction"]), block_tokens)
     return RequestTable(
         arrival_s=requests.arrival_s,
         adapter=requests.adapter,
         prompt_tokens=requests.prompt_tokens,
         output_tokens=requests.output_tokens,
-        prefix=None,
-        prefix_block_tokens=1,
+        prefix=prefix,
+        prefix_block_tokens=block_tokens,
         notes=(),
     )
-
-
-def with_others(adapters: AdapterTable, others: int) -> AdapterTable:
-    """The table with adapters that no request uses; their rank is the largest there is, and never matters."""
-    if not others:
-        return adapters
-    rank = np.full(others, adapters.rank.max(), dtype=np.int32)
-    return replace(
-        adapters,
-        count=adapters.count + others,
-        rank=np.concatenate([adapters.rank, rank]),
-        probability=np.concatenate([adapters.probability, np.zeros(others)]),
-        names=adapters.names and (*adapters.names, *(f"other-{index}" for index in range(1, others + 1))),
-    )
-
-
-def _requests(recorded: RecordedRun) -> RecordedRequests:
-    assert recorded.requests is not None, "called for a run with requests"
-    return recorded.requests

@@ -15,7 +15,7 @@ from simlora.scenario.messages import config_error
 FORMAT = "simlora-run/1"
 RUN = "run.json"
 
-_NOT_READ = ("torch", "weights", "ignore_eos", "calibration", "wall_s", "tokenizer", "notes", "command", "date")
+_NOT_READ = ("torch", "weights", "ignore_eos", "wall_s", "tokenizer", "notes", "command", "date")
 """Keys that a recording may hold for its reader's eyes."""
 
 AdapterName = int | str
@@ -74,6 +74,7 @@ class RunFile(_Part):
     kind: Literal["trace", "micro"] | None = None
     seed: int | None = Field(default=None, ge=0)
     initial_adapters: Residents | None = None
+    calibration: dict[str, Any] | None = None
     adapters: dict[str, Any] | None = None
     workload: dict[str, Any] | None = None
     cluster: dict[str, Any] | None = None

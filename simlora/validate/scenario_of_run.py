@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simlora.errors import ConfigError
+from simlora.latency.store import shipped
 from simlora.results.run_json import SERVER
 from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, vllm_flags
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
+from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRun
 from simlora.validate.recorded_model import gpu_name, model_name
+from simlora.validate.run_file import RunFile
 
 HOST_GIB = 1_000_000.0
 """The recorded server's host cache fitted, whatever its host's memory was."""
@@ -32,15 +35,11 @@ _RESOLVED = {
 """Key of run.json's `resolved` -> field of the scenario's engine."""
 
 
-def scenario_of_run(
-    recorded: RecordedRun, ranks: npt.NDArray[np.int32], *, calibration: str | None = None, gpu: str | None = None
-) -> Scenario:
+def scenario_of_run(recorded: RecordedRun, ranks: npt.NDArray[np.int32], options: ReplayOptions) -> Scenario:
     """The scenario that a replay of the run simulates.
 
     Args:
         ranks: of adapters 1, 2, ...: those of the requests, and any others that take part.
-        calibration: name or path; None: the nearest.
-        gpu: catalogue name, where the recorded one has none.
 
     Raises:
         ConfigError: a flag that is not modelled, an unknown GPU or model, or limits that contradict each other.
@@ -50,8 +49,8 @@ def scenario_of_run(
         data: dict[str, Any] = {
             "name": recorded.name[:200],
             "model": model_name(run.model, run.dimensions, Path(folder), recorded.source),
-            "gpu": gpu or gpu_name(run.gpu, recorded.source),
-            "calibration": calibration,
+            "gpu": options.gpu or gpu_name(run.gpu, recorded.source),
+            "calibration": options.calibration or _own_calibration(run),
             "engine": _engine(recorded),
             "adapters": _adapters(recorded, ranks),
             "storage": {**(run.storage or {}), "host_gib": HOST_GIB},
@@ -61,6 +60,12 @@ def scenario_of_run(
         if run.cluster is not None:
             data["cluster"] = run.cluster
         return scenario_from_dict(data, source=recorded.source)
+
+
+def _own_calibration(run: RunFile) -> str | None:
+    """The calibration that priced one of our own runs, if it is one of those that come with simlora."""
+    name = (run.calibration or {}).get("id")
+    return name if run.server == SERVER and name in shipped() else None
 
 
 def _engine(recorded: RecordedRun) -> dict[str, Any]:

@@ -1,24 +1,34 @@
-"""A latency model of round numbers, and a cluster built from bare limits, for tests of scheduling."""
+"""Latency models of round numbers, and a cluster built from bare limits, for tests of scheduling."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin
+from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
 from simlora.engines.vllm import VllmEngine, VllmLimits
 from simlora.latency.step import StepPlan, StepTiming
+from simlora.memory.resident import ResidentSet
+from simlora.memory.tiers import AdapterTiers
 from simlora.sim.clock import Clock
 from simlora.sim.replica import Replica
 from simlora.sim.simulation import Simulation
 
+UNBOUNDED = 1 << 40
+TICK_S = 2.0**-20
+"""Time unit of RoundLatency. Times that are small multiples of it add up without rounding, in any order."""
+
 
 class FakeLatency:
-    """Decode steps are graphs of 5 ms + context; prefill steps are launch bound."""
+    """Decode steps are graphs of 5 ms + context; prefill steps are launch bound. Sums of its times are rounded."""
 
     frontend_in_s = 0.001
 
-    def __init__(self, valid_steps: int = 1 << 40, host_s: float = 0.002) -> None:
+    def __init__(self, valid_steps: int = UNBOUNDED, host_s: float = 0.002) -> None:
         self.valid_steps, self.host_s = valid_steps, host_s
 
     def price(self, plan: StepPlan) -> StepTiming:
@@ -29,18 +39,8 @@ class FakeLatency:
         if plan.prefills:
             base = 0.004 + 2e-5 * plan.num_tokens
             return StepTiming(host + 0.01, load_s, base, attention, lora, 0.0, 0.0, True, 0.001, 1)
-        return StepTiming(
-            host,
-            load_s,
-            0.004 + 1e-5 * plan.decode_count,
-            attention,
-            lora,
-            0.0,
-            3e-8 * plan.decode_count,
-            False,
-            0.0,
-            self.valid_steps,
-        )
+        base, slope = 0.004 + 1e-5 * plan.decode_count, 3e-8 * plan.decode_count * plan.emitted_per_step
+        return StepTiming(host, load_s, base, attention, lora, 0.0, slope, False, 0.0, self.valid_steps)
 
     def load_s(self, rank: int, tier: str) -> float:
         return {"gpu": 0.0, "host": 0.02, "disk": 0.2, "remote": 0.5}[tier]
@@ -49,9 +49,77 @@ class FakeLatency:
         return 0.002 + 1e-5 * running
 
 
+@dataclass(frozen=True)
+class RoundLatency:
+    """Step times in multiples of TICK_S, so that no sum of them is rounded. All fields count ticks."""
+
+    host: int = 2000
+    host_request: int = 10
+    rebuild: int = 0
+    """Extra host time of a step whose batch changed."""
+    sync: int = 0
+    """Host time after the read-back, in a step whose batch changed."""
+    gpu: int = 4000
+    gpu_request: int = 16
+    gpu_adapter: int = 100
+    token: int = 20
+    """Of a prompt."""
+    context: int = 1
+    """Attention per token of context."""
+    tail: int = 0
+    """Above 0, every step is launched kernel by kernel; prefill steps always are."""
+    valid_steps: int = UNBOUNDED
+    front_in: int = 1000
+    front_out: int = 2000
+
+    @property
+    def frontend_in_s(self) -> float:
+        return self.front_in * TICK_S
+
+    def price(self, plan: StepPlan) -> StepTiming:
+        load = sum(self.load_s(rank, tier) for _, rank, tier in plan.loads)
+        repeat = self.host + self.host_request * plan.num_requests
+        host, sync = (repeat + self.rebuild, self.sync) if plan.batch_changed else (repeat, 0)
+        prompt = sum(new for _, _, new in plan.prefills)
+        base = self.gpu + self.gpu_request * plan.num_requests + self.token * prompt
+        attention, lora = self.context * plan.decode_context_tokens, self.gpu_adapter * plan.num_adapters
+        slope = 0 if plan.prefills else self.context * plan.decode_count
+        launch_bound, steps = (True, 1) if plan.prefills or self.tail else (False, self.valid_steps)
+        return StepTiming(
+            host * TICK_S, load, base * TICK_S, attention * TICK_S, lora * TICK_S, 0.0, slope * TICK_S, launch_bound,
+            (self.tail or 500) * TICK_S, steps, (), sync * TICK_S, repeat * TICK_S,
+        )  # fmt: skip
+
+    def load_s(self, rank: int, tier: str) -> float:
+        return {"gpu": 0, "host": 20_000, "disk": 200_000, "remote": 500_000}[tier] * TICK_S
+
+    def frontend_out_s(self, running: float) -> float:
+        return self.front_out * TICK_S
+
+
+class FixedStep:
+    """Every step takes step_s, prefills and decodes alike, whatever it holds. For queues with known answers."""
+
+    frontend_in_s = 0.0
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+
+    def price(self, plan: StepPlan) -> StepTiming:
+        steps = 1 if plan.prefills else UNBOUNDED
+        return StepTiming(0.0, 0.0, self.step_s, 0.0, 0.0, 0.0, 0.0, False, 0.0, steps)
+
+    def load_s(self, rank: int, tier: str) -> float:
+        return 0.0
+
+    def frontend_out_s(self, running: float) -> float:
+        return 0.0
+
+
 def make_requests(
     n: int, seed: int, adapters: int, rate_rps: float = 20.0, max_prompt: int = 600, max_output: int = 200
 ) -> list[Request]:
+    """Poisson arrivals, uniform adapters (0: base) and lengths."""
     rng = random.Random(seed)
     now, out = 0.0, []
     for i in range(n):
@@ -62,23 +130,42 @@ def make_requests(
     return out
 
 
+def make_tiers(limits: VllmLimits, host: int | None = None, remote: bool = False) -> AdapterTiers:
+    """Slots and host cache of one replica, with the pinned adapters loaded."""
+    slots = ResidentSet(limits.max_loras, pinned=limits.pinned)
+    tiers = AdapterTiers(slots, ResidentSet(host or limits.max_loras, pinned=limits.pinned), remote)
+    tiers.preload((), sorted(limits.pinned))
+    return tiers
+
+
+def make_router(kind: str, replicas: int) -> Router:
+    if kind == "round-robin":
+        return RoundRobin(replicas)
+    return LeastRequests() if kind == "least-requests" else LoraAffinity()
+
+
 def make_cluster(
-    requests,
+    requests: Sequence[Request],
     limits: VllmLimits,
-    tiers,
+    tiers: Callable[[], AdapterTiers | None],
     replicas: int = 1,
-    router: str = "round-robin",
+    router: str | Router = "round-robin",
     coalesce: bool = True,
-    latency=None,
-    **kw,
-):
-    """A Simulation; tiers() makes the adapter tiers of one replica."""
+    latency: FakeLatency | RoundLatency | FixedStep | None = None,
+    decodes: Callable[[], DecodeBatch | None] = lambda: None,
+    cache: Callable[[], PrefixCache | None] = lambda: None,
+    on_boundary: Callable[[Replica, float], None] | None = None,
+    replica_type: type[Replica] = Replica,
+    **simulation: float | None,
+) -> Simulation:
+    """A Simulation; tiers(), decodes() and cache() make the parts of one replica."""
     clock = Clock()
     latency = latency or FakeLatency()
-    made = [Replica(i, VllmEngine(limits, tiers()), latency, clock, coalesce) for i in range(replicas)]
-    policy = {
-        "round-robin": lambda: RoundRobin(replicas),
-        "least-requests": LeastRequests,
-        "lora-affinity": LoraAffinity,
-    }[router]()
-    return Simulation(clock, made, policy, requests, latency.frontend_in_s, **kw)
+    made = []
+    for i in range(replicas):
+        engine = VllmEngine(limits, tiers(), decodes(), cache())
+        replica = replica_type(i, engine, latency, clock, coalesce)  # type: ignore[arg-type]
+        replica.on_boundary = on_boundary
+        made.append(replica)
+    policy = make_router(router, replicas) if isinstance(router, str) else router
+    return Simulation(clock, made, policy, requests, latency.frontend_in_s, **simulation)  # type: ignore[arg-type]

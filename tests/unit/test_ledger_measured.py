@@ -1,5 +1,5 @@
-"""The byte ledger against measured KV pools: 24 starts with LoRA slots and 15 of other models and parallel degrees here,
-the full tables where ../shared is present."""
+"""The byte ledger against measured KV pools: a sample of starts with LoRA slots, and other models and parallel degrees,
+in this file; the full tables where ../shared is present."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TRUTH = SHARED / "truth" / "vllm-0.20.2-h200"
 GIB = 2**30
 
 # vLLM 0.8.5 development build, 64 GB H100, 2,048 sequences: (rank, slots) -> KV tokens.
-# github.com/FerranAgulloLopez/GPULLMAdapterOptimization (Apache-2.0), find_available_gpu_memory_depending_on_loaded_adapters
+# github.com/FerranAgulloLopez/GPULLMAdapterOptimization (Apache-2.0),
+# digital_twin_dynamic/estimators/find_available_gpu_memory_depending_on_loaded_adapters
 LLAMA = {(8, 8): 305104, (8, 128): 253568, (8, 384): 154240, (16, 8): 302000, (16, 64): 256640, (16, 128): 212032,
          (16, 224): 138272, (32, 8): 296352, (32, 32): 258176, (32, 96): 168064}  # fmt: skip
 QWEN = {(8, 8): 700816, (8, 128): 601664, (8, 384): 430432, (16, 16): 683472, (32, 8): 683472, (8, 32): 683472,
@@ -28,7 +29,7 @@ QWEN = {(8, 8): 700816, (8, 128): 601664, (8, 384): 430432, (16, 16): 683472, (3
         (32, 192): 165664, (32, 224): 67136}  # fmt: skip
 
 # vLLM 0.19.0 start-up logs on H100-80GB, 8,192 tokens, 1,024 sequences, utilization 0.95, base models:
-# (model, TP, GiB of weights, of activations, for KV). llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0 (Apache-2.0)
+# (model, TP, GiB of weights, of activations, for KV). github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0
 PLANNER = [
     ("codellama-7b", 1, 12.56, 0.77, 61.66),
     ("llama-3.1-8b", 1, 14.99, 1.89, 58.11),

@@ -108,7 +108,12 @@ def test_no_lora_no_slots() -> None:
     assert off.kv_blocks > ledger("llama-3.1-8b").kv_blocks
 
 
-@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_quantized_checkpoint_keeps_its_size() -> None:
+    spec = MODELS["gpt-oss-20b"]
+    assert ledger("gpt-oss-20b", enable_lora=False).weight_bytes == pytest.approx(spec.weight_bytes, rel=0.002)
+
+
+@pytest.mark.parametrize("model", sorted(name for name, spec in MODELS.items() if spec.quantized_weight_bytes is None))
 def test_weights_of_one_gpu_are_the_checkpoint(model: str) -> None:
     """Beside the parameters there is the rotary table, and the vocabulary is padded to 64 rows."""
     spec = MODELS[model]
