@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from replay_vllm import NEVER, advance
 from scipy.optimize import least_squares, nnls
 from step_gaps import Gap, predict_gap_s, read_gaps
-from truth_runs import Run, read_copies
+from truth_runs import Run
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.lora_kernels import LoraKernels
@@ -38,6 +38,7 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
     ("lora_kernels", "zero_s"): (1.0e-6, 0.5),
     ("host", "prepare_s"): (1.5e-3, 0.3),
     ("host", "prepare_request_s"): (32e-6, 0.05),
+    ("host", "change_s"): (0.8e-3, 0.5),
     ("host", "metadata_s"): (3e-3, 0.5),
     ("host", "graph_s"): (2.2e-3, 0.3),
     ("host", "piecewise_layer_s"): (2.5e-4, 1.0),
@@ -45,6 +46,9 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
     ("host", "eager_lora_unused_layer_s"): (4e-4, 1.0),
     ("host", "eager_lora_layer_s"): (1.6e-3, 1.0),
     ("host", "tail_s"): (1e-3, 0.3),
+    # request processing, serialisation and wake-ups of three processes in a row, without load
+    ("front_end", "in_s"): (1.3e-3, 0.3),
+    ("front_end", "out_s"): (0.7e-3, 0.3),
 }
 """Parameter -> (expected value, relative width). The widths are wide where the runs can tell."""
 
@@ -99,7 +103,7 @@ def decode_itl_s(latency: StepLatency, row: Any) -> float:
 
 def lone_ttft_s(latency: StepLatency, prompt: int, adapter: bool, load: tuple[int, str] | None, tokens: int) -> float:
     """TTFT of a request alone: its chunks, and with tokens > 1 the decode step that is launched before it comes out."""
-    now, end = 0.0, -math.inf
+    now, end = 0.0, NEVER
     start, budget = 0, latency.engine.max_num_batched_tokens
     plans = []
     while start < prompt:
@@ -110,14 +114,9 @@ def lone_ttft_s(latency: StepLatency, prompt: int, adapter: bool, load: tuple[in
         start += new
     if tokens > 1:
         plans.append(StepPlan((), 1, prompt, 1, 1, *((1, 1, 16) if adapter else (0, 0, 0)), True, (), 1))
-    previous = end
     for plan in plans:
-        timing = latency.price(plan)
-        previous = end
-        now, end = timing.host_end_s(now, end), timing.gpu_end_s(now, end)
-    out = now if tokens > 1 else end
-    del previous
-    return latency.frontend_in_s + out + latency.frontend_out_s(1)
+        now, end = advance(latency.price(plan), now, end)
+    return latency.frontend_in_s + (now if tokens > 1 else end) + latency.frontend_out_s(1)
 
 
 def prefill_rows(run: Run) -> Any:
@@ -143,7 +142,7 @@ class StepFit:
         values, factors = self._unpack(solution)
         mean = math.exp(np.mean([math.log(f) for name, f in factors.items() if name.startswith("A")]))
         for key in self.keys:
-            if key[0] == "host" and key[1] != "tail_s":
+            if key[0] in ("host", "front_end") and key[1] != "tail_s":
                 values[key] *= mean
         return values, {name: factor / mean for name, factor in factors.items()}
 

@@ -18,6 +18,29 @@ Row = tuple[float, int, int, int, int]
 """arrival_s, adapter (0 = base), rank, prompt tokens, output tokens."""
 
 
+NEVER = float("-inf")
+
+
+def advance(timing: StepTiming, now_s: float, flight_end_s: float) -> tuple[float, float]:
+    """When the host has launched a step that it began to plan at now_s, and when the GPU finishes it.
+
+    flight_end_s: when the GPU finishes the step before (NEVER: it is idle).
+    """
+    ready = now_s + timing.host_s + timing.load_s
+    if timing.sync_s:
+        ready = max(flight_end_s, ready)
+        host_end = ready + timing.sync_s
+        start = ready
+    else:
+        host_end = max(flight_end_s, ready)
+        start = max(flight_end_s, now_s + timing.load_s)
+        if timing.launch_bound:
+            return host_end, max(start + timing.gpu_s, ready + timing.tail_s)
+    if timing.launch_bound:
+        return host_end, max(start + timing.gpu_s, host_end + timing.tail_s)
+    return host_end, host_end + timing.gpu_s
+
+
 @dataclass(slots=True)
 class Request:
     index: int
@@ -93,8 +116,6 @@ class Replay:
     limits: Limits
     initial: dict[str, list[int] | int] | None = None
     enable_lora: bool = True
-    host_factor: float = 1.0
-    step_factor: float = 1.0
     steps: list[tuple[float, int, int, StepTiming]] = field(default_factory=list)
 
     def run(self, rows: list[Row], until_s: float = float("inf")) -> list[Request]:
@@ -108,7 +129,7 @@ class Replay:
         self.waiting: deque[Request] = deque()
         self.preemptions = 0
         mapping: tuple[int, ...] | None = None
-        now, flight, flight_end = 0.0, None, float("-inf")
+        now, flight, flight_end = 0.0, None, NEVER
         while (pending or self.waiting or self.running or flight is not None) and now < until_s:
             while pending and pending[0].arrival_s + in_s <= now:
                 self.waiting.append(pending.popleft())
@@ -120,7 +141,7 @@ class Replay:
                     now = max(now, pending[0].arrival_s + in_s)
                 else:
                     break
-                flight_end = float("-inf")
+                flight_end = NEVER
                 continue
             prefills, decodes, context = [], [], 0
             ids: dict[int, int] = {}
@@ -144,19 +165,9 @@ class Replay:
                 tuple(prefills), len(decodes), context, tokens, len(chunks), len(ids), lora_tokens,
                 max(ids.values(), default=0), changed, loads, 1,
             )
-            t = self.latency.price(plan)
-            f = self.step_factor
-            before, load, after = (t.host_s * self.host_factor) * f, t.load_s * f, t.sync_s * self.host_factor * f
-            gpu, tail = t.gpu_s * f, t.tail_s * f
-            ready = now + before + load
-            if after:
-                ready = max(flight_end, ready)
-                host_end = ready + after
-                end = max(ready + gpu, host_end + tail) if t.launch_bound else host_end + gpu
-            else:
-                host_end = max(flight_end, ready)
-                end = max(max(flight_end, now + load) + gpu, ready + tail) if t.launch_bound else host_end + gpu
-            self.steps.append((host_end - now, len(decodes), tokens, t))
+            timing = self.latency.price(plan)
+            host_end, end = advance(timing, now, flight_end)
+            self.steps.append((host_end - now, len(decodes), tokens, timing))
             if flight is not None:
                 self._emit(flight, host_end)
             flight, flight_end = chunks, end

@@ -19,9 +19,13 @@ PIECEWISE_TOKENS = 512
 MEAN_PROMPT_TOKENS = 250
 """Splits the prompt tokens of a row into chunks, which the log does not tell."""
 
+LOADS_UNTIL_S = 6.5
 REQUEST_EDGES = [0, 1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 112, 127, 160, 192, 224, 256]
 TOKEN_EDGES = [-1, 0, 128, 256, 384, 512, 768, 1024, 1536, 2048, 1e9]
 OLD_TOKEN_EDGES = [-1, 0, 256, 512, 1024, 1536, 2048, 1e9]
+
+
+GAP_COLUMNS = ("old_requests", "old_prompt", "new_requests", "new_prompt", "context", "adapters", "lora_share")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Gap:
 def read_gaps(run: Run) -> list[Gap]:
     """Gaps of a trace, without those that hold adapter loads or recomputed prompts."""
     rows = _rows(run)
+    rows = rows[_without_loads(run, rows)]
     requests = pd.cut(rows.old_requests, REQUEST_EDGES)
     new = pd.cut(np.where(rows.new_prompt > 0, rows.new_prompt + rows.new_requests, 0), TOKEN_EDGES)
     old = pd.cut(np.where(rows.old_prompt > 0, rows.old_prompt + rows.old_requests, 0), OLD_TOKEN_EDGES)
@@ -54,8 +59,7 @@ def read_gaps(run: Run) -> list[Gap]:
         kept = group[group.gap_s < 2.0 * group.gap_s.median() + 0.005]
         mean = kept.mean(numeric_only=True)
         spread = float(kept.gap_s.std() / mean.gap_s) if len(kept) > 1 else 0.3
-        columns = ("old_requests", "old_prompt", "new_requests", "new_prompt", "context", "adapters", "lora_share")
-        gaps.append(Gap(str(kind), len(kept), float(mean.gap_s), spread, *(float(mean[name]) for name in columns)))
+        gaps.append(Gap(str(kind), len(kept), float(mean.gap_s), spread, *(float(mean[name]) for name in GAP_COLUMNS)))
     return gaps
 
 
@@ -76,17 +80,24 @@ def _rows(run: Run) -> pd.DataFrame:
         }
     ).iloc[2:-2]
     usable = (rows.old_requests > 0) & (rows.new_requests > 0)
-    initial = run.meta["initial_adapters"]
-    if initial and len(initial["gpu"]) < run.meta["workload"]["n_adapters"] and run.machine == "A":
-        usable &= steps.t_s.reindex(rows.index) > 6.5
-    if steps.preempted.sum() > 0:
-        # recomputed prompts are not in prompt_tokens, so only pure decodes can be told
-        usable &= (rows.old_prompt == 0) & (rows.new_prompt == 0) & (rows.gap_s < 0.03)
     rows = rows[usable].copy()
     old, new = _kind(rows.old_prompt, rows.old_requests), _kind(rows.new_prompt, rows.new_requests)
     changed = (new == "S") & ((old != "S") | (rows.old_requests != rows.new_requests).to_numpy())
     rows["kind"] = pd.Series(old, index=rows.index) + pd.Series(np.where(changed, "C", new), index=rows.index)
     return rows
+
+
+def _without_loads(run: Run, rows: pd.DataFrame) -> pd.Series:
+    """Drops the first seconds of a trace that starts without its adapters, and prompts of one that recomputes some."""
+    initial = run.meta["initial_adapters"]
+    complete = not initial or len(initial["gpu"]) == run.meta["workload"]["n_adapters"]
+    keep = pd.Series(True, index=rows.index)
+    if not complete and len(initial["host"]) < run.meta["workload"]["n_adapters"]:
+        keep &= run.tables["steps"].t_s.reindex(rows.index) > LOADS_UNTIL_S
+    if run.tables["steps"].preempted.sum() > 0:
+        # recomputed prompts are not in prompt_tokens, so only pure decodes can be told
+        keep &= (rows.old_prompt == 0) & (rows.new_prompt == 0) & (rows.gap_s < 0.03)
+    return keep
 
 
 def _kind(prompt: pd.Series, requests: pd.Series) -> np.ndarray:
@@ -108,7 +119,7 @@ def gap_plan(requests: float, prompt: float, gap: Gap, changed: bool) -> StepPla
 
 
 def predict_gap_s(latency: StepLatency, gap: Gap) -> float:
-    """The host waits for the old step's rest on the GPU or its own preparation, then does what follows the read-back."""
+    """The host waits for the old step's rest on the GPU or for its own preparation, then does what is left to do."""
     old = latency.price(gap_plan(gap.old_requests, gap.old_prompt, gap, True))
     new = latency.price(gap_plan(gap.new_requests, gap.new_prompt, gap, gap.kind[1] != "S"))
     rest_s = old.tail_s if old.launch_bound else old.gpu_s

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from triton.errors import TritonError
 
 from . import decode, prefill
 from .apply import PREFILL_TOKENS
@@ -114,7 +115,7 @@ def best_tile(bench: Bench, kernel: str, log: list[dict[str, Any]], splits: int)
     for tile in candidates(kernel, case.phase, weights.rank_pad, weights.slices, weights.in_features):
         try:
             timed.append((tile, [bench.seconds(kernel, tile, m, splits) for m in bench.maps]))
-        except (RuntimeError, ValueError) as failed:  # too many registers or too much shared memory for this tile
+        except (RuntimeError, ValueError, TritonError) as failed:  # too many registers or too much shared memory for this tile
             log.append({"group": bench.group.name, "kernel": kernel, "tile": str(tile), "error": repr(failed)[:200]})
     floor = [min(times[i] for _, times in timed) for i in range(len(bench.maps))]
     scored = sorted(timed, key=lambda pair: sum(t / f for t, f in zip(pair[1], floor, strict=True)))
@@ -153,7 +154,7 @@ def compile_share(item: tuple[tuple[int, ...], int, int, str]) -> None:
         for splits in sorted(p for p in parts if p <= MOST_SPLITS) if kernel == "expand" else (0,):
             try:
                 bench.seconds(kernel, tile, bench.maps[0], splits, replays=1)
-            except (RuntimeError, ValueError):
+            except (RuntimeError, ValueError, TritonError):
                 continue
 
 

@@ -38,8 +38,8 @@ class Engine(Protocol):
         """The last plan ran for `steps` steps (0: it was None); returns what came out while they did."""
 
     def pass_over(self, late: list[Request], last_plan_s: float) -> None:
-        """These arrivals came during a run whose last step was planned at last_plan_s: what would a plan of each step
-        have done to their place in the queue?"""
+        """Slots kept the queue waiting, and these arrivals came during a run whose last step was planned at
+        last_plan_s: give them the places in the queue that they would have with a plan for each step."""
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         """Waiting requests by REASONS after the last plan."""

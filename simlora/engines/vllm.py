@@ -268,10 +268,9 @@ class VllmEngine:
         return first, finished
 
     def pass_over(self, late: list[Request], last_plan_s: float) -> None:
-        if self.blocked == SLOTS:
-            for request in late:
-                if request.routed_s < last_plan_s and not self.slots.serves(request.adapter):
-                    self.waiting.mark_skipped_through(request)
+        for request in late:
+            if request.routed_s < last_plan_s and not self.slots.serves(request.adapter):
+                self.waiting.mark_skipped_through(request)
 
     def _retire(self, step: int, now_s: float) -> None:
         self.version += 1

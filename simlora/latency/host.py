@@ -29,7 +29,8 @@ class Host:
 
     def cost(self, regime: Regime, requests: int, tokens: int, adapters: int, changed: bool) -> HostCost:
         """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
-        prepare = self.parameters.prepare_s + self.parameters.prepare_request_s * requests
+        p = self.parameters
+        prepare = p.prepare_s + p.prepare_request_s * requests + (p.change_s if changed else 0.0)
         launch = self.launch_s(regime, requests, adapters)
         if not (self.enable_lora and changed):
             return HostCost(prepare + launch, 0.0, launch)

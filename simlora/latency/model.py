@@ -26,9 +26,17 @@ _Fixed = tuple[float, float, float, float, float, float, float, tuple[str, ...]]
 class StepLatency:
     """Prices steps of one model on one GPU type under one engine configuration. Not thread-safe (it fills caches)."""
 
-    def __init__(self, model: ModelSpec, gpu: GpuSpec, engine: EngineSettings, calibration: Calibration) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        engine: EngineSettings,
+        calibration: Calibration,
+        step_scale: float = 1.0,
+    ) -> None:
         terms, tp = calibration.terms, engine.tensor_parallel_size
-        self.calibration = calibration
+        self.model, self.gpu, self.engine, self.calibration = model, gpu, engine, calibration
+        self._scale = step_scale
         self.slot_rank = engine.max_lora_rank
         self.operators = Operators(terms.operators.parameters, model, tp)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
@@ -37,13 +45,13 @@ class StepLatency:
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank)
-        self._engine = engine
         sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
         self._pad = padded_tokens(() if engine.enforce_eager else sizes)
         self._largest = len(self._pad) - 1
-        self._tail_s = terms.host.parameters.tail_s
-        self._decode_token_s = self.attention.decode_token_s
-        self._request_s = self.attention.request_s
+        self._tail_s = terms.host.parameters.tail_s * step_scale
+        self._decode_token_s = self.attention.decode_token_s * step_scale
+        self._request_s = self.attention.request_s * step_scale
+        self._pair_s = self.attention.prefill_pair_s * step_scale
         self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
         self._loads: dict[tuple[int, str], float] = {}
         self._front = terms.front_end.parameters
@@ -93,6 +101,10 @@ class StepLatency:
             valid_steps, extrapolated, sync_s, repeat_host_s,
         )
 
+    def scaled(self, factor: float) -> StepLatency:
+        """The same latency model with all step times (GPU, host, loads; not the front end) multiplied by `factor`."""
+        return StepLatency(self.model, self.gpu, self.engine, self.calibration, self._scale * factor)
+
     def regime(self, num_tokens: int, decode_only: bool) -> Regime:
         """How vLLM launches a step of that many tokens."""
         if num_tokens > self._largest:
@@ -108,14 +120,14 @@ class StepLatency:
         key = (rank, tier)
         seconds = self._loads.get(key)
         if seconds is None:
-            seconds = self._loads[key] = self.copies.load_s(rank, tier)
+            seconds = self._loads[key] = self.copies.load_s(rank, tier) * self._scale
         return seconds
 
     @property
     def engine_start_s(self) -> float:
         """Seconds from launching an engine process to its first step."""
         p = self.calibration.terms.engine_start.parameters
-        return p.base_s + (p.lora_s + p.slot_s * self._engine.max_loras if self._engine.enable_lora else 0.0)
+        return p.base_s + (p.lora_s + p.slot_s * self.engine.max_loras if self.engine.enable_lora else 0.0)
 
     def decode_extra_s(self, batch: int, adapters: int, rank: int, other_rank: int) -> float:
         """Extra GPU seconds of a decode step in slots of `rank` instead of `other_rank` (advice on max_lora_rank)."""
@@ -130,21 +142,23 @@ class StepLatency:
         pairs = 0.0
         for _, start, new in prefills:
             pairs += new * (start + 0.5 * (new + 1))
-        return pairs * self.attention.prefill_pair_s
+        return pairs * self._pair_s
 
     def _price_fixed(self, key: tuple[int, int, int, int, bool, bool]) -> _Fixed:
         tokens, requests, adapters, lora_tokens, decode_only, changed = key
         regime = self.regime(tokens, decode_only)
         padded = tokens if regime == "eager" else self._pad[tokens]
         host = self.host.cost(regime, requests, tokens, adapters, changed or not decode_only)
+        again = self.host.cost(regime, requests, tokens, adapters, changed=False)
         rows = padded if regime == "graph" else requests
+        scale = self._scale
         return (
-            host.before_s,
-            host.after_s,
-            host.launch_s if regime != "graph" else 0.0,
-            self.host.cost(regime, requests, tokens, adapters, changed=False).before_s,
-            self.operators.dense_s(padded, rows),
-            self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows),
-            self.collectives.step_s(padded, adapters),
+            host.before_s * scale,
+            host.after_s * scale,
+            host.launch_s * scale if regime != "graph" else 0.0,
+            again.before_s * scale,
+            self.operators.dense_s(padded, rows) * scale,
+            self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows) * scale,
+            self.collectives.step_s(padded, adapters) * scale,
             self.calibration.extrapolated,
         )

@@ -75,7 +75,9 @@ def scale_host(calibration: Calibration, factor: float) -> Calibration:
     changes = {
         "host": _with(host, **dict.fromkeys(keys, factor)),
         "front_end": _with(front, **dict.fromkeys(type(front.parameters).model_fields, factor)),
-        "copies": _with(copies, module_s=factor, mismatch_module_s=factor, disk_module_s=factor, disk_bytes_per_s=1 / factor),
+        "copies": _with(
+            copies, module_s=factor, mismatch_module_s=factor, disk_module_s=factor, disk_bytes_per_s=1 / factor
+        ),
     }
     note = f"host times x{factor:.3f}"
     return calibration.model_copy(

@@ -65,11 +65,12 @@ def shortage(ledger: MemoryLedger) -> Shortage | None:
         return None
     if ledger.budget_bytes > ledger.total_bytes - ledger.context_bytes:
         return _utilization_shortage(ledger)
+    overridden = ledger.settings.num_gpu_blocks_override is not None
+    if overridden and fits(with_settings(ledger, num_gpu_blocks_override=None)):
+        return _override_shortage(ledger)
     slots = largest_max_loras(ledger)
     if slots is not None:
         return _slot_shortage(ledger, slots)
-    if ledger.settings.num_gpu_blocks_override is not None and ledger.fitting_kv_blocks > 0:
-        return _override_shortage(ledger)
     if ledger.available_bytes >= ledger.kv_block_bytes:
         return _context_shortage(ledger)
     return _weight_shortage(ledger)
@@ -122,12 +123,11 @@ def _context_shortage(ledger: MemoryLedger) -> Shortage:
 def _override_shortage(ledger: MemoryLedger) -> Shortage:
     settings = ledger.settings
     needed = -(-settings.max_model_len // settings.block_size)
-    roomy = ledger.headroom_bytes + ledger.kv_bytes
+    largest = (ledger.headroom_bytes + ledger.kv_bytes) // ledger.kv_block_bytes
     text = (
-        f"between {needed} blocks (one sequence of max_model_len {settings.max_model_len}) and "
-        f"{max(roomy, 0) // ledger.kv_block_bytes} (what the GPU holds)"
+        f"between {needed} (one sequence of max_model_len {settings.max_model_len}) and {largest} (what the GPU "
+        f"holds); null takes the {ledger.fitting_kv_blocks} that fit the engine's share"
     )
-    largest = max(roomy, 0) // ledger.kv_block_bytes
     return Shortage(OVERRIDE, "engine.num_gpu_blocks_override", settings.num_gpu_blocks_override, largest, text)
 
 

@@ -91,17 +91,22 @@ def settings_diff(run_a: dict[str, Any], run_b: dict[str, Any]) -> list[tuple[st
     return [(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)]
 
 
-def diff_view(
-    rows: list[DiffRow],
+def diff_table(
+    summary_a: Summary,
+    summary_b: Summary,
+    runs: tuple[dict[str, Any] | None, dict[str, Any] | None] = (None, None),
     names: tuple[str, str] = ("A", "B"),
-    settings: list[tuple[str, Any, Any]] | None = None,
     everything: bool = False,
 ) -> RenderableType:
-    """The differences as tables; with everything, unchanged metrics too."""
+    """The differences as tables: of settings when both run.json mappings are given, and of results.
+
+    With everything, unchanged results are listed too.
+    """
     parts: list[RenderableType] = []
-    if settings is not None:
+    if runs[0] is not None and runs[1] is not None:
+        settings = settings_diff(runs[0], runs[1])
         parts += [_settings_table(settings, names) if settings else Text("same settings", style="dim"), Text()]
-    shown = [row for row in rows if everything or row.a != row.b]
+    shown = [row for row in diff(summary_a, summary_b) if everything or row.a != row.b]
     parts.append(_results_table(shown, names) if shown else Text("same results", style="bold"))
     return Group(*parts)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simlora.report import facts, units
+from simlora.report.decision import recommendation
 from simlora.report.facts import Summary
 from simlora.report.html_template import TEMPLATE
 from simlora.report.plots import cdf_plot, timeline_plot
 from simlora.results.fairness import tenant_rows, worst
 from simlora.results.latency import Measured
 from simlora.sim.log import SimulationLog
+
+if TYPE_CHECKING:
+    from simlora.plan.decision import Decision, Outcome
 
 MAX_TENANTS = 20
 MAX_REPLICAS = 64
@@ -30,8 +34,8 @@ SHARE_COLOURS = {
 }
 
 
-def render_html(summary: Summary, log: SimulationLog) -> str:
-    """The page as text."""
+def render_html(summary: Summary, log: SimulationLog, decision: Decision | None = None) -> str:
+    """The page as text; with a decision, what was tried and what is recommended."""
     from jinja2 import Environment
 
     measured = Measured(log)
@@ -39,6 +43,7 @@ def render_html(summary: Summary, log: SimulationLog) -> str:
     return environment.from_string(TEMPLATE).render(
         **_words(summary, log.scenario),
         **_tables(summary, measured),
+        **_decision(decision),
         cdf=cdf_plot(measured),
         timeline=timeline_plot(measured),
     )
@@ -60,6 +65,33 @@ def _words(summary: Summary, scenario: Any) -> dict[str, Any]:
         "calibration": summary["calibration"],
         "version": summary["simlora_version"],
     }
+
+
+def _decision(decision: Decision | None) -> dict[str, Any]:
+    if decision is None:
+        return {"recommendation": None}
+    rows = [("as it is", _outcome(decision.baseline), "")]
+    for candidate in decision.candidates:
+        label = f"{candidate.key} {candidate.before} → {candidate.after}"
+        cells = _outcome(candidate.outcome) if candidate.outcome is not None else []
+        rows.append((label, cells, candidate.refused))
+    sentence = recommendation(decision)
+    return {
+        "recommendation": sentence[:1].upper() + sentence[1:],
+        "tried": rows,
+        "sampled": units.number(decision.sampled_requests),
+    }
+
+
+def _outcome(outcome: Outcome) -> list[str]:
+    return [
+        units.ms(outcome.ttft_mean_s),
+        units.ms(outcome.tpot_mean_s),
+        units.percent(outcome.attainment),
+        units.number(outcome.throughput_tps),
+        units.number(outcome.kv_tokens),
+        units.usd(outcome.usd_per_hour),
+    ]
 
 
 def _tables(summary: Summary, measured: Measured) -> dict[str, Any]:

@@ -30,6 +30,7 @@ th { font-weight: 600; text-align: right; } td { text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 th, td { padding: .22rem .5rem; border-bottom: 1px solid var(--grid); white-space: nowrap; }
 tr.detail td { color: var(--dim); } tr.detail td:first-child { padding-left: 1.6rem; }
+td.refused { color: var(--dim); text-align: left; white-space: normal; }
 .scroll { overflow-x: auto; }
 dl { display: grid; grid-template-columns: auto 1fr; gap: .1rem .8rem; margin: 0; font-size: .9rem; }
 dt { color: var(--dim); } dd { margin: 0; text-align: right; font-variant-numeric: tabular-nums; }
@@ -64,6 +65,19 @@ footer { margin-top: 2.5rem; font-size: .85rem; }
 <p>{{ note }}</p>
 {% endfor %}
 </div>
+{% endif %}
+
+{% if recommendation %}
+<h2>What to change</h2>
+<p><strong>{{ recommendation }}.</strong> Tried on {{ sampled }} of the requests:</p>
+<div class="scroll"><table>
+<tr><th>change</th><th>TTFT mean ms</th><th>TPOT mean ms</th><th>in SLO</th><th>tokens/s out</th>
+<th>KV tokens</th><th>per hour</th></tr>
+{% for label, cells, refused in tried %}
+<tr><td>{{ label }}</td>{% for cell in cells %}<td>{{ cell }}</td>{% else %}<td class="refused" colspan="6">
+impossible: {{ refused }}</td>{% endfor %}</tr>
+{% endfor %}
+</table></div>
 {% endif %}
 
 <h2>Latency (ms)</h2>

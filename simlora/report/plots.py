@@ -106,7 +106,7 @@ def _round_ticks(axis: Axis, low: float, high: float) -> None:
     decades = np.log10(high / low)
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,), numticks=12))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def _requests_over_time(axes: Axes, edges: Floats, series: list[dict[str, Floats]]) -> None:

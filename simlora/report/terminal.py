@@ -66,9 +66,9 @@ class SummaryView:
             yield warnings
 
 
-def summary_view(summary: Summary, scenario: Any = None) -> RenderableType:
-    """The report of `simlora run`."""
-    return SummaryView(summary, scenario)
+def run_tables(summary: Summary, scenario: Any = None) -> list[RenderableType]:
+    """The report of `simlora run`, to be printed in order."""
+    return [SummaryView(summary, scenario)]
 
 
 def headline(summary: Summary, scenario: Any = None) -> RenderableType:

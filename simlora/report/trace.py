@@ -11,7 +11,9 @@ from simlora.workload.describe import LengthSummary, TraceSummary
 
 def trace_table(summary: TraceSummary) -> RenderableType:
     """Two columns: property and value; notes below."""
-    table = Table(title=f"{summary.source} ({summary.format})", title_justify="left", box=None, show_header=False, pad_edge=False)
+    table = Table(
+        title=f"{summary.source} ({summary.format})", title_justify="left", box=None, show_header=False, pad_edge=False
+    )
     table.add_column("", style="bold")
     table.add_column("")
     for label, value in _rows(summary):

@@ -108,13 +108,20 @@ def read_summary(path: str | Path) -> dict[str, Any]:
     return summary
 
 
+def read_run(path: str | Path) -> dict[str, Any] | None:
+    """The run.json beside a summary, or None when there is none to read."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    try:
+        run = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return run if isinstance(run, dict) else None
+
+
 def _is_own(target: Path) -> bool:
     """An earlier run of simlora; a publication that was interrupted left at least its run.json."""
-    try:
-        description = json.loads((target / RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(description, dict) and description.get("server") == SERVER
+    description = read_run(target)
+    return description is not None and description.get("server") == SERVER
 
 
 def _publish(temporary: Path, target: Path, names: list[str]) -> None:

@@ -64,7 +64,9 @@ def health_notes(thrashing: bool | None, limit: dict[str, Any]) -> list[str]:
     """Warnings as sentences, for the notes of a summary."""
     notes = []
     if thrashing:
-        notes.append(f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time")
+        notes.append(
+            f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time"
+        )
     if not limit["confident"]:
         name = RESOURCE_NAMES[limit["resource"]]
         notes.append(

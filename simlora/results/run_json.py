@@ -40,7 +40,7 @@ def run_description(measured: Measured) -> dict[str, Any]:
         "resolved": {
             "max_num_seqs": engine["max_num_seqs"],
             "max_num_batched_tokens": engine["max_num_batched_tokens"],
-            "num_gpu_blocks": first.kv_blocks if first else None,
+            "num_gpu_blocks": first.kv_blocks + 1 if first else None,  # vLLM counts its null block
             "block_size": engine["block_size"],
             "async_scheduling": engine["async_scheduling"],
             "chunked_prefill": engine["enable_chunked_prefill"],

@@ -104,5 +104,7 @@ def _notes(measured: Measured) -> list[str]:
     start_s = sum(replica.start_s * replica.gpus for replica in measured.log.replicas)
     paid_s = start_s + measured.log.end_s * sum(replica.gpus for replica in measured.log.replicas)
     if paid_s and start_s / paid_s >= START_UP_NOTE_FRACTION:
-        notes.append(f"cost: engine start-up is {start_s / paid_s * 100:.0f} % of the GPU time paid; a longer run dilutes it")
+        notes.append(
+            f"cost: engine start-up is {start_s / paid_s * 100:.0f} % of the GPU time paid; a longer run dilutes it"
+        )
     return notes

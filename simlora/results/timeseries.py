@@ -45,12 +45,18 @@ def interval_edges(end_s: float, step_s: float) -> Floats:
     return np.arange(math.ceil(end_s / step_s - 1e-9) + 1, dtype=np.float64) * step_s
 
 
+def last_instant_s(measured: Measured) -> float:
+    """End of the simulation, or the last token at a client, which the front end may deliver a little later."""
+    last = measured.log.requests.last_token_s[measured.completed]
+    return max(measured.log.end_s, float(last.max(initial=0.0)))
+
+
 def replica_series(measured: Measured, index: int, edges: Floats) -> dict[str, Floats]:
     """COLUMNS but `replica`, one value per interval; NaN where undefined. t_s is the interval's beginning."""
     timeline = measured.timelines[index]
     runs, requests = timeline.replica.runs, measured.log.requests
     # The simulation may end within the last interval, whose means are over the part before.
-    width = np.diff(np.minimum(edges, max(measured.log.end_s, edges[0])))
+    width = np.diff(np.minimum(edges, max(last_instant_s(measured), edges[0])))
     series = {"t_s": edges[:-1]}
     for name in _MEANS:
         series[name] = _amounts(timeline, runs[name], edges) / width
@@ -74,7 +80,7 @@ def replica_series(measured: Measured, index: int, edges: Floats) -> dict[str, F
 
 def write_timeseries(measured: Measured, path: Path, step_s: float = 1.0) -> None:
     """Write the file; rows are ordered by time, then replica."""
-    edges = interval_edges(measured.log.end_s, step_s)
+    edges = interval_edges(last_instant_s(measured), step_s)
     every = [replica_series(measured, index, edges) for index in range(len(measured.timelines))]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

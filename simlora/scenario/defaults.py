@@ -69,6 +69,7 @@ def _engine(scenario: Scenario) -> EngineConfig:
         max_num_seqs=min(seqs, engine.max_num_batched_tokens) if rules.fits_batch_defaults else seqs,
         enable_prefix_caching=rules.prefix_caching,
         async_scheduling=rules.async_scheduling,
+        gpu_memory_utilization=rules.gpu_memory_utilization,
     )
     return resolved
 

@@ -37,7 +37,9 @@ class EngineConfig(Config):
         "Tokens in one step; null: the version's default for the GPU", ge=1, le=4_194_304
     )
     max_model_len: int = auto("Longest prompt + output; null: the model's own limit", ge=1, le=10_000_000)
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Share of GPU memory the engine may use")
+    gpu_memory_utilization: float = auto(
+        "Share of GPU memory the engine may use; null: the version's default (0.20: 0.92, 0.8.5: 0.9)", gt=0, le=1
+    )
     block_size: Literal[1, 8, 16, 32, 64, 128] = Field(default=16, description="Tokens in a KV block")
     num_gpu_blocks_override: int | None = Field(
         default=None, ge=2, le=2**40, description="KV blocks instead of the number that fits; null: what fits"

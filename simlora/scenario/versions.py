@@ -31,6 +31,8 @@ class VersionRules:
     """A default limit shrinks to what the others allow, instead of being refused."""
     async_scheduling: bool
     prefix_caching: bool
+    gpu_memory_utilization: float
+    """Default share of GPU memory. Source: vllm/config/cache.py of the 0.20.2 wheel (0.92), of 0.8.5 (0.9)."""
     architectures: frozenset[str]
     embedding_architectures: frozenset[str]
     """Classes that list embed_tokens and lm_head as LoRA modules."""
@@ -56,6 +58,7 @@ V0_20 = VersionRules(
     fits_batch_defaults=True,
     async_scheduling=True,
     prefix_caching=True,
+    gpu_memory_utilization=0.92,
     architectures=_LLAMA_LIKE | _QWEN3 | {"Qwen2ForCausalLM", "GptOssForCausalLM"},
     embedding_architectures=_LLAMA_LIKE | _QWEN3,
     expert_lora=True,
@@ -68,6 +71,7 @@ V0_8_5 = VersionRules(
     fits_batch_defaults=False,
     async_scheduling=False,
     prefix_caching=True,
+    gpu_memory_utilization=0.9,
     architectures=_LLAMA_LIKE | _QWEN3 | {"Qwen2ForCausalLM"},
     embedding_architectures=_LLAMA_LIKE,
     expert_lora=False,

@@ -23,8 +23,8 @@ class Trace(Config):
     path: str = Field(
         min_length=1, description="File, or folder of a recorded run; a relative path starts at the scenario file"
     )
-    format: Literal["azure", "burstgpt", "mooncake", "vllm-bench", "simlora-run", "csv"] = Field(
-        description="Layout of the file"
+    format: Literal["auto", "azure", "burstgpt", "mooncake", "vllm-bench", "simlora-run", "csv"] = Field(
+        default="auto", description="Layout of the file; auto: told from its header"
     )
     adapter_column: str | None = Field(
         default=None,
@@ -37,6 +37,13 @@ class Trace(Config):
     )
     unit: Literal["s", "ms", "us", "ns"] | None = Field(
         default=None, description="Unit of the time stamps; null: the format's own"
+    )
+    jitter: bool = Field(
+        default=False, description="Spread time stamps over the clock's tick (Mooncake's are quantised to 3 s)"
+    )
+    failures: Literal["drop", "error"] | None = Field(
+        default=None,
+        description="Rows without output tokens; null: dropped where the format records failures, else an error",
     )
 
 

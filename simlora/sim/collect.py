@@ -101,18 +101,26 @@ _PLAN = ("decode_count", "decode_context_tokens", "num_tokens", "num_adapters", 
 _NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)
 
 
-def _columns(items: Sequence[Any], names: tuple[str, ...]) -> dict[str, Floats]:
-    rows = np.array(list(map(attrgetter(*names), items)), dtype=np.float64)
-    return dict(zip(names, rows.T, strict=True))
+def _columns(items: Sequence[Any], names: tuple[str, ...], dtype: Any = np.float64) -> dict[str, Floats]:
+    """One array per attribute name."""
+    if not items:
+        return {name: np.zeros(0, dtype) for name in names}
+    columns = zip(*map(attrgetter(*names), items), strict=True)
+    return {name: np.array(column, dtype) for name, column in zip(names, columns, strict=True)}
 
 
 def extrapolated_seconds(replicas: Sequence[Replica]) -> dict[str, float]:
     """Latency term -> simulated seconds priced outside its measured range."""
     totals: dict[str, float] = {}
+    by_terms: dict[tuple[str, ...], float] = {}
     for replica in replicas:
-        for start_s, _, end_s, _, _, epoch, *_ in replica.runs:
-            for term in epoch.timing.extrapolated:
-                totals[term] = totals.get(term, 0.0) + end_s - start_s
+        for row in replica.runs:
+            terms = row[5].timing.extrapolated
+            if terms:
+                by_terms[terms] = by_terms.get(terms, 0.0) + row[2] - row[0]
+    for terms, seconds in by_terms.items():
+        for term in terms:
+            totals[term] = totals.get(term, 0.0) + seconds
     return dict(sorted(totals.items()))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from simlora.cluster.view import View
-from simlora.engines.base import TOKENS
+from simlora.engines.base import SLOTS, TOKENS
 from simlora.engines.request import Request
 from simlora.engines.vllm import VllmEngine
 from simlora.latency.model import StepLatency
@@ -155,7 +155,7 @@ class Replica:
         epoch, plan, engine = self._epoch, self._plan, self.engine
         assert epoch is not None
         start, end = self._from, self._to
-        running: float = self._running
+        running: float = float(self._running)
         waiting: tuple[float, ...] = self._waiting
         if self._late:
             waiting = self._late_arrivals(epoch.boundary(end - 1), now_s)
@@ -192,13 +192,14 @@ class Replica:
 
     def _late_arrivals(self, last_plan_s: float, end_s: float) -> tuple[float, ...]:
         """Time averages over the run of the waiting requests by reason, those that came meanwhile included."""
+        late, self._late = self._late, []
+        averages = list(self._waiting)
         duration = end_s - self._start_s
-        totals = [count * duration for count in self._waiting]
-        for reason, request in self._late:
-            totals[reason] += end_s - request.routed_s
-        self.engine.pass_over([request for _, request in self._late], last_plan_s)
-        self._late = []
-        return tuple(total / duration if duration > 0 else 0.0 for total in totals)
+        for reason, request in late:
+            averages[reason] += (end_s - request.routed_s) / duration
+        if self.engine.blocked == SLOTS:
+            self.engine.pass_over([request for _, request in late], last_plan_s)
+        return tuple(averages)
 
     # --- views --------------------------------------------------------------------------------------------------
 

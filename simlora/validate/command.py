@@ -11,6 +11,7 @@ from simlora.validate.notes import notes_of
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRun, read_recorded_run
 from simlora.validate.report import ValidationReport
+from simlora.validate.run_folders import run_folders
 
 Progress = Callable[[str], None]
 """Called with the name of each run before it is simulated."""
@@ -43,21 +44,6 @@ def validate(
         rows += compare(recorded, options)
         notes += notes_of(recorded, options)
     return ValidationReport(tuple(rows), tuple(dict.fromkeys(notes)))
-
-
-def run_folders(paths: Sequence[str | Path]) -> list[Path]:
-    """Each path that holds a run.json; of other folders, those inside that do, in order of name.
-
-    Raises:
-        ConfigError: a folder without any.
-    """
-    folders: list[Path] = []
-    for path in map(Path, paths):
-        inside = [] if (path / "run.json").exists() or not path.is_dir() else sorted(path.glob("*/run.json"))
-        folders += [file.parent for file in inside] or [path]
-    if not folders:
-        raise ConfigError("<arguments>", "RUN", None, "at least one folder of a recorded run")
-    return folders
 
 
 def _check_names(runs: Sequence[RecordedRun]) -> None:

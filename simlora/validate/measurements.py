@@ -23,6 +23,8 @@ DECODE_OUTPUT_TOKENS = 48
 """Length of the requests of a decode row, where decode.csv has no output_tokens column."""
 LOAD_PROMPT_TOKENS = 32
 """Length of the prompts of load rows, where load.csv has no prompt_tokens column."""
+LOAD_OUTPUT_TOKENS, PREFILL_OUTPUT_TOKENS = 2, 1
+"""Length of the answers; TTFT does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class PrefillRow:
     rank: int
     repeat: int
     ttft_s: float
+    output_tokens: int = PREFILL_OUTPUT_TOKENS
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class LoadRow:
     repeat: int
     ttft_s: float
     prompt_tokens: int = LOAD_PROMPT_TOKENS
+    output_tokens: int = LOAD_OUTPUT_TOKENS
 
 
 @dataclass(frozen=True)

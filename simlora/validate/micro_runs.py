@@ -8,7 +8,6 @@ far apart that each finds an idle server.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +17,16 @@ from simlora.results.token_gaps import boundary_gaps
 from simlora.sim.build import InitialAdapters, build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
+from simlora.validate.host import on_its_host
 from simlora.validate.measurements import DecodeRow, LoadRow, PrefillRow
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRun
-from simlora.validate.scaled import scaled
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.workload.adapters import AdapterTable
 from simlora.workload.request_table import RequestTable
 
 APART_S = 3600.0
 """Between lone requests: longer than any of them takes."""
-LOAD_OUTPUT_TOKENS, PREFILL_OUTPUT_TOKENS = 2, 1
 
 Ints = npt.NDArray[np.int32]
 Lone = tuple[int, int, int]
@@ -74,7 +72,7 @@ def lone_ttfts_s(
     if not lone:
         return [], []
     columns = (np.array(column, dtype=np.int32) for column in zip(*lone, strict=True))
-    table = _table(np.arange(len(lone)) * APART_S, *columns)
+    table = _table(np.arange(len(lone), dtype=np.float64) * APART_S, *columns)
     ttft_s = Measured(_simulate(recorded, table, adapters.ranks, options, step_scale)).ttft_s.tolist()
     return ttft_s[len(loads) :], ttft_s[: len(loads)]
 
@@ -86,14 +84,14 @@ def _load_requests(rows: Sequence[LoadRow], adapters: _Adapters) -> list[Lone]:
     for row in rows:
         repeat = latest.get(row.rank, row.repeat) if row.phase == "hot" else row.repeat
         latest[row.rank] = repeat
-        lone.append((adapters.number((row.rank, repeat), row.rank), row.prompt_tokens, LOAD_OUTPUT_TOKENS))
+        lone.append((adapters.number((row.rank, repeat), row.rank), row.prompt_tokens, row.output_tokens))
     return lone
 
 
 def _prefill_request(row: PrefillRow, adapters: _Adapters) -> Lone:
     """Every rank has one adapter, which its first repeat may have to load."""
     adapter = adapters.number(("prefill", row.rank), row.rank) if row.rank else 0
-    return adapter, row.prompt_tokens, PREFILL_OUTPUT_TOKENS
+    return adapter, row.prompt_tokens, row.output_tokens
 
 
 def _table(arrival_s: npt.NDArray[np.float64], adapter: Ints, prompt: Ints, output: Ints) -> RequestTable:
@@ -113,8 +111,8 @@ def _simulate(
     adapters = AdapterTable(len(ranks), rank, share)
     scenario = scenario_of_run(recorded, rank[1:], options)
     first = tuple(range(1, min(len(ranks), scenario.engine.max_loras) + 1)) if resident else ()
-    inputs = build_inputs(scenario, adapters, table, InitialAdapters(first, first))
-    return simulate(replace(inputs, latency=scaled(inputs.latency, step_scale)))
+    inputs = build_inputs(scenario, adapters, table, InitialAdapters(first, first), step_scale)
+    return simulate(on_its_host(inputs, recorded.run, step_scale))
 
 
 def _steady_gap_s(log: SimulationLog) -> float | None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from simlora.latency.store import choose_calibration
 from simlora.results.run_json import SERVER
+from simlora.validate.host import host_factor
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRequests, RecordedRun
 from simlora.validate.scenario_of_run import scenario_of_run
@@ -14,10 +15,13 @@ from simlora.validate.scenario_of_run import scenario_of_run
 def notes_of(recorded: RecordedRun, options: ReplayOptions) -> list[str]:
     """Assumptions and approximations of one run, each a sentence."""
     requests = recorded.requests
-    ranks = np.zeros(0, dtype=np.int32) if requests is None else requests.adapters.rank[1:]
-    scenario = scenario_of_run(recorded, ranks, options)
+    scenario = scenario_of_run(recorded, recorded.ranks, options)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
     notes = list(calibration.notes)
+    factor = host_factor(recorded.run, calibration)
+    if factor != 1.0 and recorded.run.host is not None:
+        machine = recorded.run.host.machine
+        notes.append(f"{recorded.name}: host times x{factor:.3f}, as the calibration has them for machine {machine}")
     if calibration.extrapolated:
         terms = ", ".join(calibration.extrapolated)
         notes.append(f"{recorded.name}: priced outside what was measured ({terms})")

@@ -84,6 +84,20 @@ class RecordedRun:
         """The run.json, for messages."""
         return str(self.folder / "run.json")
 
+    @property
+    def ranks(self) -> Ints:
+        """Of the adapters of its requests, 1, 2, ..."""
+        return np.zeros(0, dtype=np.int32) if self.requests is None else self.requests.adapters.rank[1:]
+
+    def longest_tokens(self) -> int:
+        """Prompt and output of the longest request of the run, single measurements included."""
+        tokens = [row.prompt_tokens + row.output_tokens for row in self.decodes]
+        tokens += [row.prompt_tokens + row.output_tokens for row in self.prefills]
+        tokens += [row.prompt_tokens + row.output_tokens for row in self.loads]
+        if self.requests is not None:
+            tokens.append(int((self.requests.prompt_tokens + self.requests.output_tokens).max()))
+        return max(tokens)
+
     def metrics(self) -> dict[str, float | None]:
         """The measured metrics of its requests (empty without any)."""
         requests = self.requests
@@ -196,13 +210,13 @@ def _durations(table: CsvTable, name: str) -> Floats:
 
 def _check_times(table: CsvTable, run: RunFile, kept: Bools, ttft_s: Floats, e2e_s: Floats) -> None:
     no_first, no_last = np.isnan(ttft_s), np.isnan(e2e_s)
-    problems = (
+    problems = [
         (no_first & ~no_last, "ttft_s", "given, since the request finished (e2e_s)"),
         (e2e_s < ttft_s, "e2e_s", "at least ttft_s"),
-    )
+    ]
     if run.cut_s is None:
         allowed = "given: run.json has no cut_s, so every request that was not rejected finished"
-        problems = (*problems, (no_last & kept, "e2e_s", allowed))
+        problems.append((no_last & kept, "e2e_s", allowed))
     for wrong, column, allowed in problems:
         if wrong.any():
             raise table.error(int(np.argmax(wrong)), table.require(column), allowed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simlora.results.latency import Measured
 from simlora.results.metrics import metrics_from_requests
@@ -11,10 +11,10 @@ from simlora.scenario import Scenario
 from simlora.sim.build import InitialAdapters, build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
+from simlora.validate.host import on_its_host
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRequests, RecordedRun, with_others
 from simlora.validate.residents import Start, starts
-from simlora.validate.scaled import scaled
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.workload.adapters import AdapterTable
 from simlora.workload.prefix import share_ids
@@ -42,9 +42,9 @@ class Replay:
             tuple(adapter for adapter in initial.gpu if adapter not in pinned),
             tuple(adapter for adapter in initial.host if adapter not in pinned),
         )
-        inputs = build_inputs(self.scenario, self.adapters, self.requests, loaded)
-        inputs = replace(inputs, latency=scaled(inputs.latency, step_scale))
-        return simulate(inputs, cut_s=self.recorded.run.cut_s)
+        inputs = build_inputs(self.scenario, self.adapters, self.requests, loaded, step_scale)
+        run = self.recorded.run
+        return simulate(on_its_host(inputs, run, step_scale), cut_s=run.cut_s)
 
     def metrics(self, step_scale: float = 1.0) -> dict[str, float | None]:
         """The simulated metrics, by the function that computes the measured ones."""

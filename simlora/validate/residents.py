@@ -74,7 +74,8 @@ def _recorded(source: str, residents: Residents, requests: RecordedRequests, slo
 
 def spread(listed: Sequence[int], others: Sequence[int]) -> list[int]:
     """Both in one order, the others spread evenly among the listed, before each of them."""
-    merged, total = [], len(listed) + len(others)
+    merged: list[int] = []
+    total = len(listed) + len(others)
     remaining = iter(others)
     for index, adapter in enumerate(listed, start=1):
         place = index * total // len(listed)

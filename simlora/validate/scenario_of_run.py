@@ -108,13 +108,11 @@ def _modelled(flags: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def _context_tokens(recorded: RecordedRun, engine: dict[str, Any]) -> int | None:
-    """Without a recorded max_model_len: the longest request, where the KV cache is smaller than the model's context."""
+    """Without a recorded max_model_len: the longest request, since the KV cache may not hold the model's context."""
     blocks = engine.get("num_gpu_blocks_override")
-    requests = recorded.requests
-    if blocks is None or requests is None:
+    if blocks is None:
         return None
-    longest = int((requests.prompt_tokens + requests.output_tokens).max())
-    return min(longest, blocks * engine.get("block_size", 16))
+    return min(recorded.longest_tokens(), int(blocks * engine.get("block_size", 16)))
 
 
 def _adapters(recorded: RecordedRun, ranks: npt.NDArray[np.int32]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from simlora.workload.adapters import AdapterTable
 from simlora.workload.mapping import map_adapters
 from simlora.workload.request_table import RequestTable
 from simlora.workload.trace import TraceOptions, TraceTable
+from simlora.workload.trace_open import resolved
 from simlora.workload.trace_reader import read_trace
 from simlora.workload.trace_time import rate_rps
 
@@ -22,9 +23,14 @@ def replayed(scenario: Scenario, adapters: AdapterTable) -> RequestTable:
     config = workload.trace
     assert config is not None, "called for a scenario with a trace"
     options = TraceOptions(
-        format=config.format, unit=config.unit, adapter_column=config.adapter_column, seed=scenario.seed
+        format=config.format,
+        unit=config.unit,
+        jitter=config.jitter,
+        failures=config.failures,
+        adapter_column=config.adapter_column,
+        seed=scenario.seed,
     )
-    trace = read_trace(scenario.path(config.path), options)
+    trace = read_trace(resolved(scenario, config.path), options)
     trace = scaled(trace, 1.0 if workload.scale_rate is None else workload.scale_rate)
     trace = first_part(trace, workload.duration_s, workload.limit)
     return trace_requests(trace, adapters, config.adapter_rule, scenario.seed)

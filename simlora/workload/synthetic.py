@@ -16,7 +16,7 @@ from simlora.workload import arrivals, lengths, rates
 from simlora.workload.rng import rng
 from simlora.workload.trace import Floats, Ints
 from simlora.workload.trace_columns import CsvTable
-from simlora.workload.trace_open import file_name, read_text
+from simlora.workload.trace_open import file_name, read_text, resolved
 
 
 def arrival_times(scenario: Scenario) -> Floats:
@@ -59,7 +59,7 @@ def token_counts(scenario: Scenario, key: str, size: int) -> Ints:
     if isinstance(kind, FixedLengths):
         return lengths.fixed(size, kind.value)
     assert isinstance(kind, EmpiricalLengths)
-    return lengths.empirical(stream, size, observed_lengths(str(scenario.path(kind.path)), kind.column))
+    return lengths.empirical(stream, size, observed_lengths(resolved(scenario, kind.path), kind.column))
 
 
 def observed_lengths(path: str, column: str) -> Ints:

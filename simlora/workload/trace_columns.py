@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from simlora.errors import ConfigError
+from simlora.scenario.messages import brief
 from simlora.workload.lengths import MAX_TOKENS
 from simlora.workload.trace import Floats, Ints, Labels
 
@@ -93,7 +94,7 @@ class CsvTable:
         for fields, line in _records(self._text, self.source):
             if len(fields) > width + 1 or any(fields[width:]):
                 row = ",".join(fields)
-                return ConfigError(f"{self.source}:{line}", "row", row, f"{width} fields, as the header has")
+                return ConfigError(f"{self.source}:{line}", "row", brief(row), f"{width} fields, as the header has")
             begin = previous_end + 1
             previous_end = line
         if "EOF inside string" in reason:
@@ -123,7 +124,7 @@ class CsvTable:
         """The error for one cell."""
         fields, line = self._record(row)
         value = fields[column] if column < len(fields) else ""
-        return ConfigError(f"{self.source}:{line}", self.header[column], value, allowed)
+        return ConfigError(f"{self.source}:{line}", self.header[column], brief(value), allowed)
 
     def find(self, *names: str) -> int | None:
         """Index of the column that bears one of these names, None if there is none."""

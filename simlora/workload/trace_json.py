@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from simlora.errors import ConfigError
+from simlora.scenario.messages import brief
 from simlora.workload.lengths import MAX_TOKENS
 
 
@@ -15,8 +16,7 @@ def loads(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        raise ConfigError(where, "JSON", shown, f"valid JSON ({error})") from error
+        raise ConfigError(where, "JSON", brief(text), f"valid JSON ({error})") from error
 
 
 def field(record: dict[str, Any], key: str, where: str) -> Any:
@@ -30,14 +30,14 @@ def tokens(value: Any, key: str, where: str, minimum: int) -> int:
     """A whole number from minimum to the largest int32."""
     whole = is_number(value) and value == int(value)
     if not whole or not minimum <= value <= MAX_TOKENS:
-        raise ConfigError(where, key, value, f"a whole number of tokens of at least {minimum}")
+        raise ConfigError(where, key, brief(value), f"a whole number of tokens of at least {minimum}")
     return int(value)
 
 
 def time(value: Any, key: str, where: str) -> float:
     """A finite number >= 0."""
     if not is_number(value) or value < 0:
-        raise ConfigError(where, key, value, "a time of at least 0")
+        raise ConfigError(where, key, brief(value), "a time of at least 0")
     return float(value)
 
 
@@ -46,7 +46,7 @@ def label(value: Any, key: str, where: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ConfigError(where, key, value, "a name or a number")
+        raise ConfigError(where, key, brief(value), "a name or a number")
     return str(value).strip()
 
 

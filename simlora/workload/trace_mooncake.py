@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simlora.errors import ConfigError
+from simlora.scenario.messages import brief
 from simlora.workload.trace import SECONDS_PER_UNIT, TraceOptions, TraceTable
 from simlora.workload.trace_columns import labels_of
 from simlora.workload.trace_json import field as require
@@ -58,7 +59,9 @@ def parse(text: str, source: str, options: TraceOptions) -> TraceTable:
 def _append(columns: _Columns, line: str, where: str, minimum_output: int, adapter_key: str | None) -> None:
     record = loads(line, where)
     if not isinstance(record, dict):
-        raise ConfigError(where, "row", line.strip()[:80], "a JSON object with timestamp, input_length, output_length")
+        raise ConfigError(
+            where, "row", brief(line.strip()), "a JSON object with timestamp, input_length, output_length"
+        )
     columns.stamp.append(time(require(record, "timestamp", where), "timestamp", where))
     prompt = tokens(require(record, "input_length", where), "input_length", where, 1)
     columns.prompt.append(prompt)
@@ -71,7 +74,7 @@ def _append(columns: _Columns, line: str, where: str, minimum_output: int, adapt
 def _hash_ids(value: Any, prompt_tokens: int, where: str) -> tuple[int, ...]:
     # type() and not isinstance(): true is an int too.
     if not isinstance(value, list) or any(type(item) is not int or item < 0 for item in value):
-        raise ConfigError(where, "hash_ids", str(value)[:80], "a list of whole numbers of at least 0")
+        raise ConfigError(where, "hash_ids", brief(value), "a list of whole numbers of at least 0")
     blocks = -(-prompt_tokens // BLOCK_TOKENS)
     if len(value) != blocks:
         allowed = f"{blocks} ids, one per {BLOCK_TOKENS} of the {prompt_tokens} prompt tokens, rounded up"

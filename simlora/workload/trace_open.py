@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 import fsspec
 
 from simlora.errors import ConfigError
+from simlora.scenario.root import Scenario
 
 # What fsspec, its back ends and the decompressors raise for a path that is wrong, unreachable or damaged.
 _OPEN_ERRORS = (OSError, ValueError, ImportError, EOFError, zlib.error)
@@ -44,6 +45,11 @@ def decode(data: bytes, source: str) -> str:
     if not text.strip():
         raise ConfigError(source, "trace", "", "the file is empty")
     return text
+
+
+def resolved(scenario: Scenario, path: str) -> str:
+    """A path as the scenario means it: URLs as they stand, relative ones from the scenario's folder."""
+    return path if "://" in path else str(scenario.path(path))
 
 
 def file_name(path: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simlora.errors import ConfigError
+from simlora.scenario.messages import brief
 from simlora.workload import (
     trace_azure,
     trace_burstgpt,
@@ -119,5 +120,6 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _unknown(first: str, source: str) -> ConfigError:
-    shown = first if len(first) <= 80 else first[:77] + "..."
-    return ConfigError(source, "format", shown, f"not a header of {', '.join(FORMATS)}; state format if it is one")
+    return ConfigError(
+        source, "format", brief(first), f"not a header of {', '.join(FORMATS)}; state format if it is one"
+    )

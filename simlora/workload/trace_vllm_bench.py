@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simlora.errors import ConfigError
+from simlora.scenario.messages import brief
 from simlora.workload import arrivals
 from simlora.workload.rng import rng
 from simlora.workload.trace import Floats, Ints, Labels, TraceOptions, TraceTable
@@ -99,9 +100,9 @@ def _drawn(record: dict[str, Any], source: str, count: int, seed: int) -> tuple[
     if rate in ("inf", float("inf")):
         return np.zeros(count), f"request_rate inf: all {count} requests arrive at 0"
     if not is_number(rate) or rate <= 0:
-        raise ConfigError(source, "request_rate", rate, 'a rate above 0 per second, or "inf"')
+        raise ConfigError(source, "request_rate", brief(rate), 'a rate above 0 per second, or "inf"')
     if not is_number(burstiness) or burstiness <= 0:
-        raise ConfigError(source, "burstiness", burstiness, "a gamma shape above 0")
+        raise ConfigError(source, "burstiness", brief(burstiness), "a gamma shape above 0")
     window = arrivals.Window(num_requests=count)
     times_s = arrivals.gamma(rng(seed, "trace.arrivals"), float(rate), float(burstiness) ** -0.5, window)
     note = f"arrival times are not recorded: drawn at {rate:g} req/s, burstiness {burstiness:g}, seed {seed}"

@@ -116,7 +116,10 @@ def test_summary_laws(log):
         *(tenant["attainment"] for tenant in summary["tenants"]["worst"]),
     ]
     assert all(value is None or 0 <= value <= 1 + 1e-9 for value in fractions)
-    assert summary["slo"]["goodput_rps"] is None or summary["slo"]["goodput_rps"] <= summary["request_throughput_rps"] + 1e-9
+    assert (
+        summary["slo"]["goodput_rps"] is None
+        or summary["slo"]["goodput_rps"] <= summary["request_throughput_rps"] + 1e-9
+    )
 
 
 @settings(max_examples=40, deadline=None)

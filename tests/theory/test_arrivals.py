@@ -71,7 +71,7 @@ def test_deterministic_is_exact() -> None:
 
 @pytest.mark.parametrize(("ratio", "phase_s"), [(1.0, 0.0), (4.0, 0.0), (4.0, 25.0), (1e6, 70.0)])
 def test_diurnal_mean_and_shape(ratio: float, phase_s: float) -> None:
-    period_s, periods, bins = 100.0, 400, 20
+    period_s, periods, bins = 100.0, 200, 20
     window = Window(duration_s=period_s * periods)
     times_s = rates.diurnal(rng(1, "t"), RATE_RPS, ratio, period_s, phase_s, window)
     total = RATE_RPS * period_s * periods

@@ -23,7 +23,13 @@ def scenario(**changes: dict) -> Scenario:
         "name": "synthetic",
         "model": "llama-3.1-8b",
         "gpu": "h200-141gb",
-        "engine": {"max_loras": 2, "max_lora_rank": 64, "max_cpu_loras": 8, "max_num_seqs": 4, "max_num_batched_tokens": 512},
+        "engine": {
+            "max_loras": 2,
+            "max_lora_rank": 64,
+            "max_cpu_loras": 8,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 512,
+        },
         "adapters": {"count": 4, "ranks": {8: 0.5, 64: 0.5}},
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
     }
@@ -114,7 +120,9 @@ def play(
     for request, arrival in zip(requests, arrivals, strict=True):
         spent["route"] += request.routed_s - arrival
         spent["host"] += OUT_S if not np.isnan(request.last_s) else 0.0
-    log_ = SimulationLog(scenario(**changes), log, (replica,), end_s, {}, {"id": "test", "sha256": "0" * 64}, ("a note",))
+    log_ = SimulationLog(
+        scenario(**changes), log, (replica,), end_s, {}, {"id": "test", "sha256": "0" * 64}, ("a note",)
+    )
     return Played(log_, spent, [r.token_times for r in requests])
 
 
@@ -178,6 +186,9 @@ class _Engine:
         gap_s = HOST_S + gpu_s
         steps = self._horizon(prefill, decoding, gap_s)
         start_s, first_gap_s = self.now_s, gap_s + load_s
+        if self.cut_s is not None and start_s + first_gap_s + gap_s * (steps - 1) > self.cut_s:
+            self.now_s = self.cut_s  # what has not ended leaves nothing behind
+            return
         boundaries = [start_s + first_gap_s + gap_s * i for i in range(steps)]
         end_s = boundaries[-1]
         active = {r.adapter for r in self.running if r.adapter}
@@ -204,12 +215,17 @@ class _Engine:
         if prefill is not None or not self.coalesce:
             return 1
         steps = min(r.left for r in decoding)
-        if self.coming:
-            steps = min(steps, max(1, int(np.ceil((self.coming[0].routed_s - self.now_s) / gap_s))))
+        until = ([self.coming[0].routed_s] if self.coming else []) + ([self.cut_s] if self.cut_s is not None else [])
+        for instant in until:
+            steps = min(steps, max(1, int(np.ceil((instant - self.now_s) / gap_s))))
         return steps
 
     def _account(self, prefill: _Request | None, decoding: int, steps: int, load_s: float, lora_s: float) -> None:
-        for name, value in (("decode_base", BASE_S + ATTENTION_S), ("decode_lora", lora_s), ("collective", COLLECTIVE_S)):
+        for name, value in (
+            ("decode_base", BASE_S + ATTENTION_S),
+            ("decode_lora", lora_s),
+            ("collective", COLLECTIVE_S),
+        ):
             self.spent[name] += decoding * steps * value
         self.spent["host"] += decoding * steps * HOST_S
         self.spent["load"] += (decoding + (prefill is not None)) * load_s
@@ -237,7 +253,11 @@ def random_log(requests: int, runs: int, seed: int = 1, replicas: int = 1, adapt
     for _ in range(replicas):
         steps = rng.integers(1, 20, runs)
         columns = {name: np.zeros(runs) for name in RUN_COLUMNS}
-        columns |= {"steps": steps.astype(float), "gap_s": rng.uniform(0.005, 0.03, runs), "slope_s": rng.uniform(0, 1e-6, runs)}
+        columns |= {
+            "steps": steps.astype(float),
+            "gap_s": rng.uniform(0.005, 0.03, runs),
+            "slope_s": rng.uniform(0, 1e-6, runs),
+        }
         columns["first_gap_s"] = columns["gap_s"] * rng.uniform(1, 1.3, runs)
         later = steps - 1
         duration = columns["first_gap_s"] + columns["gap_s"] * later + columns["slope_s"] * (later * (later - 1) / 2)
@@ -245,8 +265,16 @@ def random_log(requests: int, runs: int, seed: int = 1, replicas: int = 1, adapt
         for name in ("decode_count", "running", "first_weight", "num_adapters"):
             columns[name] = rng.integers(0, 60, runs).astype(float)
         for name in ("waiting_slots", "waiting_kv", "waiting_seqs", "waiting_tokens", "load_s"):
-            columns[name] = np.where(rng.random(runs) < 0.2, rng.integers(0, 5, runs), 0) * (0.01 if name == "load_s" else 1.0)
-        for name, share in (("host_s", 0.3), ("base_s", 0.5), ("attention_s", 0.1), ("lora_s", 0.2), ("collective_s", 0.05)):
+            columns[name] = np.where(rng.random(runs) < 0.2, rng.integers(0, 5, runs), 0) * (
+                0.01 if name == "load_s" else 1.0
+            )
+        for name, share in (
+            ("host_s", 0.3),
+            ("base_s", 0.5),
+            ("attention_s", 0.1),
+            ("lora_s", 0.2),
+            ("collective_s", 0.05),
+        ):
             columns[name] = columns["gap_s"] * share
         columns["kv_used_blocks"] = rng.uniform(0, 1000, runs)
         columns["prefill_tokens"] = np.where(rng.random(runs) < 0.2, rng.integers(1, 500, runs), 0).astype(float)

@@ -93,8 +93,8 @@ def test_utilization_must_leave_the_cuda_context() -> None:
 
 def test_a_block_override_must_hold_one_sequence_and_fit_the_gpu() -> None:
     short = refused(scenario(engine={"num_gpu_blocks_override": 100, "max_model_len": 4096}))
-    assert "engine.num_gpu_blocks_override: 100: between 256 blocks" in short
-    large = refused(scenario(engine={"num_gpu_blocks_override": 100_000, "max_model_len": 4096}))
+    assert "engine.num_gpu_blocks_override: 100: between 256 (one sequence of max_model_len 4096) and " in short
+    large = refused(scenario(engine={"num_gpu_blocks_override": 100_000, "max_model_len": 4096, "max_loras": 8}))
     assert "engine.num_gpu_blocks_override: 100000" in large
 
 
@@ -116,7 +116,7 @@ def test_rows_add_up_to_the_gpu() -> None:
 
 def test_binding_says_what_takes_the_memory() -> None:
     fitting = scenario(engine={"max_loras": 8, "max_model_len": 8192}, adapters={"count": 8})
-    assert binding(build_ledger(fitting)).startswith("weights take 21% of the 76.5 GB")
+    assert binding(build_ledger(fitting)).startswith("weights take 21% of the 78.2 GB")
     assert binding(build_ledger(crowded())).startswith("does not fit: LoRA slots bind")
 
 

@@ -29,7 +29,8 @@ QWEN = {(8, 8): 700816, (8, 128): 601664, (8, 384): 430432, (16, 16): 683472, (3
         (32, 192): 165664, (32, 224): 67136}  # fmt: skip
 
 # vLLM 0.19.0 start-up logs on H100-80GB, 8,192 tokens, 1,024 sequences, utilization 0.95, base models:
-# (model, TP, GiB of weights, of activations, for KV). github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0
+# (model, TP, GiB of weights, of activations, for KV).
+# github.com/llm-d-incubation/llm-d-planner, accuracy/results/v0.19.0
 PLANNER = [
     ("codellama-7b", 1, 12.56, 0.77, 61.66),
     ("llama-3.1-8b", 1, 14.99, 1.89, 58.11),

@@ -70,7 +70,7 @@ def only_config_error(text: str, trace_format: str) -> None:
 
 
 every_format = pytest.mark.parametrize("trace_format", ["auto", *FORMATS])
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @every_format

@@ -1,0 +1,125 @@
+"""Plots of a measured run against its simulation: distributions of TTFT and TPOT, and the server's state over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simlora.errors import ConfigError
+from simlora.results.latency import Measured
+from simlora.results.timeline import WAITS
+from simlora.results.timeseries import interval_edges, replica_series
+from simlora.sim.log import SimulationLog
+from simlora.validate.options import ReplayOptions
+from simlora.validate.recorded import RecordedRequests, RecordedRun
+from simlora.validate.replay import replays
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+MEASURED, SIMULATED = "measured", "simulated"
+_COLOURS = {MEASURED: "black", SIMULATED: "tab:orange"}
+_INTERVALS = 300
+"""Points of the simulated lines over time."""
+
+
+def write_plots(recorded: RecordedRun, folder: str | Path, options: ReplayOptions | None = None) -> list[Path]:
+    """Write RUN-cdf.png and RUN-time.png for a run with requests (its first assumption on residents); else nothing.
+
+    Raises:
+        ConfigError: the run cannot be simulated, or the folder not written.
+    """
+    if recorded.requests is None:
+        return []
+    log = next(replays(recorded, options or ReplayOptions())).simulate()
+    figures = {"cdf": distributions(recorded, log), "time": over_time(recorded, log)}
+    target = Path(folder)
+    paths = []
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            paths.append(target / f"{recorded.name}-{name}.png")
+            figure.savefig(paths[-1], dpi=120)
+    except OSError as error:
+        raise ConfigError("<arguments>", "--plots", str(folder), f"a folder that can be written ({error})") from None
+    return paths
+
+
+def distributions(recorded: RecordedRun, log: SimulationLog) -> Figure:
+    """Cumulative distributions of TTFT and TPOT over the requests that finished, in ms on logarithmic axes."""
+    requests, simulated = recorded.requests, Measured(log)
+    assert requests is not None, "called for a run with requests"
+    figure, axes = _figure(recorded.name, 1, 2, (10, 4))
+    pairs = (
+        ("TTFT (ms)", requests.ttft_s[~np.isnan(requests.e2e_s)], simulated.ttft_s[simulated.completed]),
+        ("TPOT (ms)", _tpot_s(requests), simulated.tpot_s),
+    )
+    for axis, (label, *sides) in zip(axes, pairs, strict=True):
+        for side, values in zip((MEASURED, SIMULATED), sides, strict=True):
+            known = np.sort(values[~np.isnan(values)])
+            share = np.arange(1, len(known) + 1) / max(len(known), 1)
+            axis.step(1000 * known, share, where="post", label=side, color=_COLOURS[side])
+        axis.set(xlabel=label, ylabel="share of requests", xscale="log", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+        axis.legend()
+    return figure
+
+
+def over_time(recorded: RecordedRun, log: SimulationLog) -> Figure:
+    """Running and waiting requests, KV usage and preemptions so far; measured ones only where steps.csv has them.
+
+    The simulation's log does not say when a preemption happened, only how many there were.
+    """
+    figure, axes = _figure(recorded.name, 4, 1, (10, 10))
+    simulated, steps = _series(log), recorded.steps
+    measured: dict[str, Floats] = {}
+    if steps is not None:
+        preemptions = np.cumsum(steps.preempted)
+        measured = {"running": steps.running, "waiting": steps.waiting, "kv_usage": steps.kv_usage}
+        measured["preemptions"] = preemptions
+    labels = {"running": "running", "waiting": "waiting", "kv_usage": "KV usage", "preemptions": "preemptions so far"}
+    for axis, (name, label) in zip(axes, labels.items(), strict=True):
+        if name in measured and steps is not None:
+            axis.plot(steps.t_s, measured[name], label=MEASURED, color=_COLOURS[MEASURED], linewidth=0.8)
+        if name in simulated:
+            axis.plot(simulated["t_s"], simulated[name], label=SIMULATED, color=_COLOURS[SIMULATED], linewidth=0.8)
+        axis.set(ylabel=label, ylim=(0, None))
+        axis.grid(alpha=0.3)
+    total = sum(replica.preemptions for replica in log.replicas)
+    axes[-1].axhline(total, color=_COLOURS[SIMULATED], linestyle="--", label=f"{SIMULATED} in all")
+    axes[-1].set(xlabel="time (s)")
+    for axis in (axes[0], axes[-1]):
+        axis.legend()
+    return figure
+
+
+def _series(log: SimulationLog) -> dict[str, Floats]:
+    """Time means of all replicas together; KV usage is their average."""
+    measured = Measured(log)
+    edges = interval_edges(log.end_s, log.end_s / _INTERVALS or 1.0)
+    parts = [replica_series(measured, index, edges) for index in range(len(log.replicas))]
+    waiting = sum((part[name] for part in parts for name in WAITS), start=np.zeros(len(edges) - 1))
+    running = sum((part["running"] for part in parts), start=np.zeros(len(edges) - 1))
+    kv_usage = np.mean([part["kv_usage"] for part in parts], axis=0)
+    return {"t_s": parts[0]["t_s"], "running": running, "waiting": waiting, "kv_usage": kv_usage}
+
+
+def _tpot_s(requests: RecordedRequests) -> Floats:
+    later = requests.output_tokens - 1
+    return np.where(later >= 1, (requests.e2e_s - requests.ttft_s) / np.maximum(later, 1), np.nan)
+
+
+def _figure(title: str, rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Sequence[Axes]]:
+    from matplotlib.figure import Figure  # slow to import, and not needed for tables
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title)
+    axes: Any = figure.subplots(rows, columns, sharex=rows > 1)
+    return figure, list(axes)

@@ -1,0 +1,125 @@
+"""Random small serving scenarios: few requests, little of everything, so that every limit binds now and then."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from support.fakes import TICK_S, RoundLatency, make_cluster, make_tiers
+from support.naive_tiers import NaiveTiers
+from support.naive_vllm import Job, NaiveReplica
+
+from simlora.engines.request import Request
+from simlora.engines.vllm import VllmLimits
+from simlora.sim.simulation import Simulation
+
+FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))
+"""Multiplies the number of examples of the property tests, for a longer search."""
+
+
+def examples(count: int) -> settings:
+    """Reproducible, bounded and without a deadline. A factor above 1 also looks at other examples."""
+    return settings(max_examples=max(1, int(count * FACTOR)), deadline=None, derandomize=FACTOR <= 1, database=None)
+
+
+LATENCIES = {
+    "gpu-bound": RoundLatency(),
+    "host-bound": RoundLatency(host=9000),
+    "crossing": RoundLatency(host=4300, context=3),
+    "launch-bound": RoundLatency(tail=700),
+    "sync-free ties": RoundLatency(
+        host=2000, host_request=0, gpu=4000, gpu_request=0, gpu_adapter=0, token=0, context=0, tail=0, front_in=0, front_out=0
+    ),
+    "growing ties": RoundLatency(
+        host=2000, host_request=0, gpu=4000, gpu_request=0, gpu_adapter=0, token=0, context=1000, front_in=0, front_out=0
+    ),
+}
+"""Regimes in which a repeated step costs the host as much as a new one."""
+REBUILDING = {
+    "rebuild": RoundLatency(rebuild=2500),
+    "rebuild-sync": RoundLatency(rebuild=1500, sync=1200),
+    "rebuild-crossing": RoundLatency(host=4300, context=3, rebuild=1500, sync=900),
+    "rebuild-launch-bound": RoundLatency(tail=700, rebuild=1500, sync=1200),
+}
+"""Regimes in which a changed batch costs the host more."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine and its requests: rows of (gap to the arrival before in ticks, adapter, prompt, output)."""
+
+    limits: VllmLimits
+    rows: tuple[tuple[int, int, int, int], ...]
+    latency: RoundLatency
+    host: int
+    """Places for adapters in host memory."""
+    remote: bool = False
+
+    def requests(self) -> list[Request]:
+        now, out = 0, []
+        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
+            now += gap
+            out.append(Request(i, now * TICK_S, adapter, (8, 16)[adapter % 2] if adapter else 0, prompt, output))
+        return out
+
+    def simulation(self, requests: list[Request], coalesce: bool = True, **kw) -> Simulation:  # type: ignore[no-untyped-def]
+        return make_cluster(requests, self.limits, self.tiers, coalesce=coalesce, latency=self.latency, **kw)
+
+    def tiers(self):  # type: ignore[no-untyped-def]
+        return make_tiers(self.limits, self.host, self.remote) if self.limits.max_loras else None
+
+    def naive(self, two_queues: bool = True) -> tuple[NaiveReplica, list[Job]]:
+        """The same requests through the naive engine."""
+        limits = self.limits
+        tiers = NaiveTiers(limits.max_loras, self.host, limits.pinned, self.remote) if limits.max_loras else None
+        replica = NaiveReplica(limits, self.latency, tiers, two_queues)
+        return replica, replica.run(self.requests())
+
+    def with_limits(self, **changes: object) -> Case:
+        return replace(self, limits=replace(self.limits, **changes))  # type: ignore[arg-type]
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    latencies: tuple[RoundLatency, ...] = tuple(LATENCIES.values()),
+    adapters: tuple[int, int] = (0, 6),
+    slots: tuple[int, int] = (1, 4),
+    pinned: tuple[int, int] = (0, 2),
+    spare_kv: tuple[int, int] = (0, 12),
+    seats: tuple[int, int] = (1, 8),
+    requests: int = 16,
+    max_prompt: int = 60,
+    max_output: int = 30,
+) -> Case:
+    """slots and adapters of 0: LoRA is off. spare_kv: KV blocks besides those of the largest request."""
+    count = draw(st.integers(*adapters))
+    max_loras = draw(st.integers(*slots)) if count else 0
+    fixed = min(draw(st.integers(*pinned)), max_loras - 1, count) if max_loras else 0
+    gap = st.sampled_from((0, 0, 1000, 3000, 8000, 40_000, 400_000))
+    row = st.tuples(gap, st.integers(0, count), st.integers(1, max_prompt), st.one_of(st.just(1), st.integers(1, max_output)))
+    rows = draw(st.lists(row, min_size=1, max_size=requests))
+    block_size = draw(st.sampled_from((1, 4, 16)))
+    max_num_seqs = draw(st.integers(*seats))
+    chunked = draw(st.sampled_from((True, True, False)))
+    longest = max(prompt + output for _, _, prompt, output in rows)
+    budget = max_num_seqs + draw(st.integers(0, 40)) if chunked else max(max_num_seqs, longest)
+    limits = VllmLimits(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        kv_blocks=-(-longest // block_size) + draw(st.integers(*spare_kv)),
+        block_size=block_size,
+        max_loras=max_loras,
+        max_lora_rank=16,
+        async_scheduling=draw(st.booleans()),
+        enable_chunked_prefill=chunked,
+        reserve_full_prompt=draw(st.booleans()),
+        pinned=frozenset(range(1, fixed + 1)),
+    )
+    latency = draw(st.sampled_from(latencies))
+    if draw(st.booleans()):
+        latency = replace(latency, valid_steps=draw(st.integers(1, 5)))
+    host = max_loras + draw(st.integers(0, 3))
+    return Case(limits, tuple(rows), latency, host, draw(st.booleans()))

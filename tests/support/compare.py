@@ -1,0 +1,97 @@
+"""What two runs must agree on: the life of every request, the counters of every replica, and what its rows add up to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from support.naive_vllm import Job
+
+from simlora.engines.request import Request
+from simlora.sim.collect import run_columns
+from simlora.sim.replica import Replica
+from simlora.sim.simulation import Simulation
+
+Life = tuple[object, ...]
+
+
+def life(request: Request) -> Life:
+    """Everything that happened to a request, as text where it may be NaN."""
+    times = request.routed_s, request.admitted_s, request.first_token_s, request.last_token_s
+    counts = request.preemptions, request.recomputed_tokens, request.cached_tokens, request.load_tier, request.replica
+    return (request.index, request.rejected, *map(repr, times), *counts, repr(request.load_s), request.interrupted)
+
+
+def played(requests: Sequence[Request]) -> list[Life]:
+    """What the naive engine knows too."""
+    return [
+        (r.index, r.rejected, _none(r.admitted_s), _none(r.first_token_s), _none(r.last_token_s), r.preemptions, r.load_tier)
+        for r in requests
+    ]
+
+
+def played_naively(jobs: Sequence[Job]) -> list[Life]:
+    return [
+        (j.index, j.rejected, j.admitted_s, j.first_token_s, j.last_token_s, j.preemptions, j.load_tier) for j in jobs
+    ]
+
+
+def _none(time_s: float) -> float | None:
+    return None if math.isnan(time_s) else time_s
+
+
+def counters(replica: Replica) -> tuple[object, ...]:
+    engine = replica.engine
+    return (
+        tuple(engine.tier_counts), engine.evictions, engine.preemptions, replica.finished, replica.rejected,
+        replica.outstanding, engine.free, engine.step,
+    )  # fmt: skip
+
+
+SUMS = (
+    "steps", "duration_s", "gaps", "gap_s", "decoded", "prefill_tokens", "prefills", "running_s", "waiting_s", "waiting_slots_s", "waiting_kv_s",
+    "waiting_seqs_s", "waiting_tokens_s", "host_s", "load_s", "base_s", "lora_s", "lora_gpu_s",
+)  # fmt: skip
+
+
+def row_sums(replica: Replica) -> dict[str, float]:
+    """What the rows of a replica add up to, whichever way it is cut into rows."""
+    rows = run_columns(replica)
+    steps, weight, later = rows["steps"], rows["decode_count"], np.maximum(rows["steps"] - 1, 0.0)
+    later_s = later * rows["gap_s"] + rows["slope_s"] * later * (later - 1) / 2
+    duration = rows["first_gap_s"] + later_s
+    sums = {
+        "steps": steps,
+        "duration_s": duration,
+        "gaps": rows["first_weight"] + later * weight,
+        "gap_s": rows["first_weight"] * rows["first_gap_s"] + weight * later_s,
+        "decoded": weight * steps,
+        "prefill_tokens": rows["prefill_tokens"] * steps,
+        "prefills": rows["prefill_count"] * steps,
+        "running_s": rows["running"] * duration,
+        "host_s": rows["host_s"] * steps,
+        "load_s": rows["load_s"],
+        "base_s": rows["base_s"] * steps,
+        "lora_s": rows["lora_s"] * steps,
+    }
+    reasons = ("slots", "kv", "seqs", "tokens")
+    for reason in reasons:
+        sums[f"waiting_{reason}_s"] = rows[f"waiting_{reason}"] * duration
+    sums["waiting_s"] = sum(sums[f"waiting_{reason}_s"] for reason in reasons)
+    return {name: math.fsum(values) for name, values in sums.items()}
+
+
+def summary(simulation: Simulation) -> tuple[object, ...]:
+    """All that must be equal bit by bit between coalesced and step by step."""
+    lives = [life(r) for r in simulation.requests]
+    return lives, [counters(r) for r in simulation.replicas], simulation.rejected, repr(simulation.end_s)
+
+
+def same_sums(one: dict[str, float], other: dict[str, float], rel: float = 1e-9) -> list[str]:
+    """Names of the sums that differ, with both values."""
+    return [
+        f"{name}: {one[name]!r} != {other[name]!r}"
+        for name in one
+        if not math.isclose(one[name], other[name], rel_tol=rel, abs_tol=1e-9)
+    ]
