@@ -15,8 +15,9 @@ from simlora.latency.calibration import Calibration
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.model import StepLatency
 from simlora.latency.scaling import scale_host
-from simlora.latency.shapes import layer_linears
+from simlora.latency.shapes import lora_linears
 from simlora.latency.step import Prefill, StepPlan
+from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model_catalog import builtin_model
 
 Key = tuple[str, str]
@@ -80,7 +81,7 @@ def fit_kernels(calibration: Calibration, rows: list[dict[str, Any]]) -> tuple[d
     def step_s(row: dict[str, Any], values: dict[str, float]) -> float:
         zeroes = dict.fromkeys(type(template).model_fields, 0.0)
         parameters = template.model_copy(update=zeroes | values)
-        kernels = LoraKernels(parameters, layer_linears(model, 1), 32, None, row["slots"], False, 1.0)
+        kernels = LoraKernels(parameters, lora_linears(model, 1, ALL_LINEAR), 32, None, (0, 0), row["slots"], False, 1.0)
         return kernels.step_s(row["tokens"], row["tokens"], row["distinct"], row["max_rank"], row["tokens"])
 
     matrix = np.array([[step_s(row, {name: 1.0}) for name in KERNELS] for row in rows])

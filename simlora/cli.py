@@ -62,7 +62,7 @@ def run(
     summary = summarize(log)
     for line in notes:
         err.print(f"note: {line}")
-    for part in run_tables(summary):
+    for part in run_tables(summary, scenario):
         out.print(part)
     decided = decide(inputs, summary) if decision else None
     if decided is not None:
@@ -138,9 +138,9 @@ def diff(
 ) -> None:
     """Compare two runs."""
     from simlora.report.diff import diff_table
-    from simlora.results.files import read_summary
+    from simlora.results.files import read_run, read_summary
 
-    out.print(diff_table(read_summary(a), read_summary(b)))
+    out.print(diff_table(read_summary(a), read_summary(b), runs=(read_run(a), read_run(b)), names=(str(a), str(b))))
 
 
 @app.command()
@@ -153,16 +153,23 @@ def validate(
     calibration: Annotated[str | None, typer.Option(help="Calibration by name or path")] = None,
 ) -> None:
     """Simulate recorded runs and compare."""
-    from simlora.validate import validate as compare
-    from simlora.validate.table import validation_tables
+    from simlora.validate.command import validate as compare
+    from simlora.validate.report import write_json
+    from simlora.validate.table import measurement_table, run_table
 
     report = compare(runs, calibration=calibration)
-    for part in validation_tables(report):
-        out.print(part)
+    if report.of_requests():
+        out.print(run_table(report.of_requests()))
+    if report.of_measurements():
+        out.print(measurement_table(report.of_measurements()))
+    for note in report.notes:
+        out.print(f"note: {note}")
     if json_out is not None:
-        report.write_json(json_out)
+        write_json(report.rows, json_out)
     if plots is not None:
-        report.write_plots(plots)
+        from simlora.validate.plots import write_plots
+
+        write_plots(runs, plots, calibration=calibration)
 
 
 @app.command()

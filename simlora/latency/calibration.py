@@ -68,7 +68,7 @@ class HostParameters(Part):
 
     prepare_s: float = Field(ge=0)
     prepare_request_s: float = Field(ge=0)
-    change_s: float = Field(ge=0, description="Part of preparing that only a changed batch needs: states, sampling inputs")
+    change_s: float = Field(ge=0, description="Extra preparation of a changed batch: request states, sampling inputs")
     metadata_s: float = Field(ge=0)
     metadata_token_s: float = Field(ge=0)
     metadata_token_slot_s: float = Field(ge=0)

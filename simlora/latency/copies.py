@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simlora.latency.calibration import CopyParameters
-from simlora.latency.shapes import adapter_bytes, adapter_modules
 from simlora.latency.step import GPU, HOST
+from simlora.scenario.lora_modules import adapter_bytes, module_shape
 from simlora.scenario.model_spec import ModelSpec
 
 
@@ -18,6 +18,8 @@ class Copies:
     model: ModelSpec
     tp: int
     slot_rank: int
+    modules: tuple[str, ...]
+    """Modules that the adapters hold."""
 
     def load_s(self, rank: int, tier: str) -> float:
         """Seconds that the step waits for an adapter of `rank` in `tier`. Fetching from remote storage is not in it."""
@@ -26,11 +28,16 @@ class Copies:
         to_slot = self._to_slot_s(rank)
         return to_slot if tier == HOST else to_slot + self._read_s(rank)
 
+    def _pairs(self) -> int:
+        """(A, B) pairs of one adapter in all layers."""
+        return sum(module_shape(self.model, module)[2] for module in self.modules)
+
     def _to_slot_s(self, rank: int) -> float:
         p = self.parameters
-        per_module = p.module_s + (p.mismatch_module_s if rank < self.slot_rank else 0.0)
-        return adapter_modules(self.model) * per_module + adapter_bytes(self.model, rank, self.tp) / p.bytes_per_s
+        per_pair = p.module_s + (p.mismatch_module_s if rank < self.slot_rank else 0.0)
+        shard = adapter_bytes(self.model, rank, self.modules) / self.tp
+        return self._pairs() * per_pair + shard / p.bytes_per_s
 
     def _read_s(self, rank: int) -> float:
         p = self.parameters
-        return adapter_modules(self.model) * p.disk_module_s + adapter_bytes(self.model, rank) / p.disk_bytes_per_s
+        return self._pairs() * p.disk_module_s + adapter_bytes(self.model, rank, self.modules) / p.disk_bytes_per_s

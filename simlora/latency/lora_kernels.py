@@ -20,6 +20,11 @@ SHRINK_ROWS, SHRINK_COLUMNS = 32, 16
 EXPAND_ROWS, EXPAND_COLUMNS_SLICED, EXPAND_COLUMNS_SINGLE = 64, 64, 128
 
 
+def active_experts(experts: int, per_token: int, tokens: float) -> float:
+    """Expected distinct experts that `tokens` tokens reach when each picks `per_token` uniformly."""
+    return float(experts * (1.0 - (1.0 - per_token / experts) ** tokens))
+
+
 def split_k(tokens: int) -> int:
     """Blocks that share one K axis."""
     return 64 if tokens < SPLIT_TOKENS else 8
@@ -42,6 +47,8 @@ class LoraKernels:
     layers: int
     head: Linear | None
     """lm_head, where the engine wraps it."""
+    experts: tuple[int, int]
+    """Experts of a layer and experts a token uses, where the MLP is a mixture and wrapped; else (0, 0)."""
     max_loras: int
     specialize: bool
     sm_ratio: float
@@ -53,10 +60,21 @@ class LoraKernels:
             return 0.0
         grid = active_adapter_grid(adapters, self.max_loras, self.specialize)
         used = max(lora_tokens, adapters)
-        seconds = self.layers * sum(self._linear_s(item, tokens, used, adapters, rank, grid) for item in self.linears)
+        seconds = 0.0
+        for linear in self.linears:
+            work, segments = self._expert_work(linear, used, adapters)
+            seconds += self.layers * self._linear_s(linear, tokens, work, segments, rank, grid)
         if self.head is not None:
             seconds += self._linear_s(self.head, head_rows, min(used, max(head_rows, adapters)), adapters, rank, grid)
         return seconds
+
+    def _expert_work(self, linear: Linear, used: int, adapters: int) -> tuple[int, int]:
+        """(rows, distinct weights) of a linear: every expert of every adapter is a weight of its own."""
+        experts, per_token = self.experts
+        if not experts or linear.name not in ("gate_up", "down"):
+            return used, adapters
+        pairs = round(adapters * active_experts(experts, per_token, used / adapters))
+        return used * per_token, max(pairs, adapters)
 
     def _linear_s(self, linear: Linear, tokens: int, used: int, adapters: int, rank: int, grid: int) -> float:
         p = self.parameters

@@ -14,9 +14,11 @@ from simlora.latency.host import Host
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.operators import Attention, Operators
-from simlora.latency.shapes import Linear, layer_linears
+from simlora.latency.ranges import largest, static_extrapolations, step_extrapolations
+from simlora.latency.shapes import Linear, lora_linears
 from simlora.latency.step import Prefill, StepPlan, StepTiming
 from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.lora_modules import ALL_LINEAR, supported_modules
 from simlora.scenario.model_spec import ModelSpec
 
 _Fixed = tuple[float, float, float, float, float, float, float, tuple[str, ...]]
@@ -33,18 +35,24 @@ class StepLatency:
         engine: EngineSettings,
         calibration: Calibration,
         step_scale: float = 1.0,
+        slot_modules: tuple[str, ...] | None = None,
+        adapter_modules: tuple[str, ...] = ALL_LINEAR,
     ) -> None:
+        """slot_modules: what the engine wraps (kernels run on all of it); None: everything it can. adapter_modules:
+        what an adapter holds (copied by a load). step_scale multiplies every step time."""
         terms, tp = calibration.terms, engine.tensor_parallel_size
         self.model, self.gpu, self.engine, self.calibration = model, gpu, engine, calibration
         self._scale = step_scale
+        self.slot_modules = supported_modules(model, True) if slot_modules is None else slot_modules
+        self.adapter_modules = adapter_modules
         self.slot_rank = engine.max_lora_rank
         self.operators = Operators(terms.operators.parameters, model, tp)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
-        self.lora = self._lora_kernels(calibration, model, gpu, engine, tp)
+        self.lora = self._lora_kernels()
         self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, engine.max_loras)
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
-        self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank)
+        self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
         sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
         self._pad = padded_tokens(() if engine.enforce_eager else sizes)
         self._largest = len(self._pad) - 1
@@ -52,6 +60,9 @@ class StepLatency:
         self._decode_token_s = self.attention.decode_token_s * step_scale
         self._request_s = self.attention.request_s * step_scale
         self._pair_s = self.attention.prefill_pair_s * step_scale
+        self._static = static_extrapolations(calibration, model, engine)
+        self._long_context = tuple(dict.fromkeys((*self._static, "attention")))
+        self._largest_context = largest(calibration, "attention", "context_tokens")
         self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
         self._loads: dict[tuple[int, str], float] = {}
         self._front = terms.front_end.parameters
@@ -60,18 +71,18 @@ class StepLatency:
         self._out_s = self._front.out_s + 0.5 * http
         self._out_request_s = self._front.out_request_s
 
-    @staticmethod
-    def _lora_kernels(
-        calibration: Calibration, model: ModelSpec, gpu: GpuSpec, engine: EngineSettings, tp: int
-    ) -> LoraKernels:
+    def _lora_kernels(self) -> LoraKernels:
+        model, engine, modules = self.model, self.engine, self.slot_modules
+        wraps_head = "lm_head" in modules
         return LoraKernels(
-            parameters=calibration.terms.lora_kernels.parameters,
-            linears=layer_linears(model, tp),
+            parameters=self.calibration.terms.lora_kernels.parameters,
+            linears=lora_linears(model, engine.tensor_parallel_size, modules),
             layers=model.num_hidden_layers,
-            head=Linear("lm_head", model.hidden_size, (model.vocab_size,)) if model.has_lora_embeddings else None,
+            head=Linear("lm_head", model.hidden_size, (model.vocab_size,)) if wraps_head else None,
+            experts=(model.num_experts, model.num_experts_per_tok),
             max_loras=engine.max_loras,
             specialize=engine.specialize_active_lora,
-            sm_ratio=calibration.gpu.sm_count / gpu.sm_count,
+            sm_ratio=self.calibration.gpu.sm_count / self.gpu.sm_count,
         )
 
     def price(self, plan: StepPlan) -> StepTiming:
@@ -92,6 +103,8 @@ class StepLatency:
             slope_s = plan.decode_count * plan.emitted_per_step * self._decode_token_s
             valid_steps = plan.max_repeat
         load_s = self._loads_s(plan.loads) if plan.loads else 0.0
+        if plan.decode_context_tokens > self._largest_context:
+            extrapolated = self._long_context
         tail_s = 0.0
         if launch_s:
             # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
@@ -103,7 +116,9 @@ class StepLatency:
 
     def scaled(self, factor: float) -> StepLatency:
         """The same latency model with all step times (GPU, host, loads; not the front end) multiplied by `factor`."""
-        return StepLatency(self.model, self.gpu, self.engine, self.calibration, self._scale * factor)
+        scale = self._scale * factor
+        modules = self.slot_modules, self.adapter_modules
+        return StepLatency(self.model, self.gpu, self.engine, self.calibration, scale, *modules)
 
     def regime(self, num_tokens: int, decode_only: bool) -> Regime:
         """How vLLM launches a step of that many tokens."""
@@ -160,5 +175,5 @@ class StepLatency:
             self.operators.dense_s(padded, rows) * scale,
             self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows) * scale,
             self.collectives.step_s(padded, adapters) * scale,
-            self.calibration.extrapolated,
+            tuple(dict.fromkeys((*self._static, *step_extrapolations(self.calibration, tokens, requests, adapters)))),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simlora.latency.calibration import AttentionParameters, OperatorParameters
+from simlora.latency.lora_kernels import active_experts
 from simlora.latency.shapes import (
     Linear,
     activation_bytes_per_token,
@@ -56,11 +57,6 @@ class Operators:
         memory_s = weight_elements * self.model.dtype_bytes / p.weight_bytes_per_s
         compute_s = 2.0 * multiplications / p.gemm_flops
         return float((memory_s**p.blend + compute_s**p.blend) ** (1.0 / p.blend))
-
-
-def active_experts(experts: int, per_token: int, tokens: int) -> float:
-    """Expected distinct experts that `tokens` tokens reach when each picks `per_token` uniformly."""
-    return experts * (1.0 - (1.0 - per_token / experts) ** tokens)
 
 
 def expert_bytes_per_element(model: ModelSpec) -> float:

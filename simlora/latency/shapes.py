@@ -32,9 +32,12 @@ def mlp_linears(model: ModelSpec, tp: int) -> tuple[Linear, Linear]:
     return Linear("gate_up", model.hidden_size, (width, width)), Linear("down", width, (model.hidden_size,))
 
 
-def layer_linears(model: ModelSpec, tp: int) -> tuple[Linear, ...]:
-    """The LoRA-wrapped linears of one layer, in launch order."""
-    return attention_linears(model, tp) + mlp_linears(model, tp)
+def lora_linears(model: ModelSpec, tp: int, modules: tuple[str, ...]) -> tuple[Linear, ...]:
+    """The LoRA-wrapped linears of one layer, in launch order; a fused linear is wrapped whole."""
+    wanted = set(modules)
+    parts = ({"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"})
+    linears = attention_linears(model, tp) + mlp_linears(model, tp)
+    return tuple(linear for linear, names in zip(linears, parts, strict=True) if wanted & names)
 
 
 def kv_bytes_per_token(model: ModelSpec, tp: int) -> int:
@@ -58,14 +61,3 @@ def activation_bytes_per_token(model: ModelSpec, tp: int) -> int:
 def logit_bytes_per_row(model: ModelSpec, tp: int) -> int:
     """Bytes the sampler moves per sampled row: 16-bit logits out and in, a 32-bit copy out and in again."""
     return model.vocab_size // tp * 12
-
-
-def adapter_bytes(model: ModelSpec, rank: int, tp: int = 1) -> int:
-    """Bytes of one adapter of `rank` on all seven projections, at its own rank."""
-    per_layer = sum(linear.inputs * len(linear.outputs) + sum(linear.outputs) for linear in layer_linears(model, tp))
-    return model.num_hidden_layers * per_layer * rank * model.dtype_bytes
-
-
-def adapter_modules(model: ModelSpec) -> int:
-    """LoRA pairs (A, B) of one adapter: q, k, v, o, gate, up, down in every layer."""
-    return 7 * model.num_hidden_layers
