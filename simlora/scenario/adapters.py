@@ -108,6 +108,10 @@ class AdaptersConfig(Config):
     pinned: Annotated[tuple[int, ...], Field(strict=False)] = Field(
         default=(), description="Ids of adapters that never leave their slot"
     )
+    preload: bool = Field(
+        default=False,
+        description="Register all adapters before the run (--lora-modules), adapter 1 last: host cache and slots are warm",
+    )
     base_fraction: float = Field(default=0.0, ge=0, le=1, description="Share of requests for the base model")
 
     @field_validator("ranks", mode="before")

@@ -33,7 +33,7 @@ from simlora.workload.requests import RequestTable, build_requests
 
 @dataclass(frozen=True)
 class InitialAdapters:
-    """Adapters resident when the run begins, oldest first; None: nothing but the pinned ones."""
+    """Adapters resident when the run begins, oldest first, besides the pinned ones."""
 
     gpu: tuple[int, ...] = ()
     host: tuple[int, ...] = ()
@@ -65,7 +65,18 @@ def build_inputs(
     latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration)
     if step_scale != 1.0:
         latency = latency.scaled(step_scale)
-    return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial or InitialAdapters())
+    initial = initial or initial_adapters(scenario)
+    return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial)
+
+
+def initial_adapters(scenario: Scenario) -> InitialAdapters:
+    """What registering all adapters at start leaves resident (adapters.preload): the last ones that fit each tier."""
+    config, engine = scenario.adapters, scenario.engine
+    if not config.preload:
+        return InitialAdapters()
+    order = [adapter for adapter in range(config.count, 0, -1) if adapter not in config.pinned]
+    slots, host = (places - len(config.pinned) for places in (engine.max_loras, engine.max_cpu_loras))
+    return InitialAdapters(tuple(order[len(order) - min(slots, len(order)) :]), tuple(order[-host:]))
 
 
 def make_requests(inputs: Inputs) -> list[Request]:
