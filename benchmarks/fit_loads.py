@@ -21,7 +21,7 @@ LOAD_PRIORS: dict[Key, tuple[float, float]] = {
     ("copies", "disk_module_s"): (200e-6, 1.0),
     ("copies", "disk_bytes_per_s"): (1e9, 1.0),
 }
-LOAD_ERROR, EARLY_ERROR = 0.12, 0.12
+LOAD_ERROR, EARLY_ERROR = 0.07, 0.22
 EARLY_S = 5.0
 """Requests that arrive before this time feel the loads of a trace that starts without its adapters."""
 
@@ -61,7 +61,9 @@ class LoadFit:
     def solve(self) -> dict[Key, float]:
         keys = list(LOAD_PRIORS)
         start = [math.log(LOAD_PRIORS[key][0]) for key in keys]
-        solution = least_squares(lambda x: self._residuals(dict(zip(keys, np.exp(x), strict=True))), start, diff_step=0.02).x
+        solution = least_squares(
+            lambda x: self._residuals(dict(zip(keys, np.exp(x).tolist(), strict=True))), start, diff_step=0.02
+        ).x
         return dict(zip(keys, np.exp(solution).tolist(), strict=True))
 
     def _residuals(self, values: dict[Key, float]) -> Any:

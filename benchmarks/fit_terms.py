@@ -53,7 +53,7 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
 }
 """Parameter -> (expected value, relative width). The widths are wide where the runs can tell."""
 
-DECODE_ERROR, PREFILL_ERROR, GAP_ERROR, HOST_SPREAD = 0.02, 0.08, 0.05, 0.1
+DECODE_ERROR, PREFILL_ERROR, GAP_ERROR, HOST_SPREAD = 0.02, 0.05, 0.05, 0.1
 
 
 def with_parameters(calibration: Calibration, values: dict[Key, float]) -> Calibration:
@@ -81,7 +81,7 @@ def fit_kernels(calibration: Calibration, rows: list[dict[str, Any]]) -> tuple[d
     def step_s(row: dict[str, Any], values: dict[str, float]) -> float:
         zeroes = dict.fromkeys(type(template).model_fields, 0.0)
         parameters = template.model_copy(update=zeroes | values)
-        kernels = LoraKernels(parameters, lora_linears(model, 1, ALL_LINEAR), 32, None, (0, 0), row["slots"], False, 1.0)
+        kernels = LoraKernels(parameters, lora_linears(model, 1, ALL_LINEAR), 32, None, (0, 0), row["slots"], False)
         return kernels.step_s(row["tokens"], row["tokens"], row["distinct"], row["max_rank"], row["tokens"])
 
     matrix = np.array([[step_s(row, {name: 1.0}) for name in KERNELS] for row in rows])

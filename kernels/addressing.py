@@ -1,4 +1,5 @@
 """Where a row of an adapter's matrix lies: through a pointer array or through a page table."""
+# ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
 import triton

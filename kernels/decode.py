@@ -12,7 +12,7 @@ from .layout import GroupWeights
 from .segments import Segments
 from .tiles import Shape, Tile, choose, gpu_name
 
-MAX_SPLITS = 64
+MAX_SPLITS = 32
 
 
 def cdiv(a: int, b: int) -> int:
@@ -31,23 +31,19 @@ def pick(kernel: str, phase: str, weights: GroupWeights, segments: Segments) -> 
     return choose(shape_of(kernel, phase, weights, segments), gpu_name(device_index(weights.pool)))
 
 
-def shrink_block(weights: GroupWeights, tile: Tile) -> int:
-    """Columns of a program: the tile's, no more than in_features rounded up or a page boundary allows."""
+def shrink_parts(weights: GroupWeights, tile: Tile) -> tuple[int, int, int]:
+    """(columns of a block, blocks of an item, parts of in_features): the tile's, within what widths and pages allow."""
     block = max(16, min(tile.block, power_of_two(weights.in_features)))
-    while not weights.page_elements and cdiv(weights.in_features, block) > MAX_SPLITS:
-        block *= 2
     if weights.page_elements:
         block = min(block, weights.block_limit)
-    splits = cdiv(weights.in_features, block)
-    require(splits <= MAX_SPLITS, f"in_features: {weights.in_features} in pages allows tiles of {block} columns only, "
-                                  f"{splits} parts; at most {MAX_SPLITS} are allowed")
-    return block
+    blocks = cdiv(weights.in_features, block)
+    steps = min(blocks, max(tile.steps, cdiv(blocks, MAX_SPLITS)))
+    return block, steps, cdiv(blocks, steps)
 
 
 def decode_splits(weights: GroupWeights, segments: Segments, tile: Tile | None = None) -> int:
     """Parts of in_features, the first dimension of the partial sums h."""
-    tile = tile or pick("shrink", "decode", weights, segments)
-    return cdiv(weights.in_features, shrink_block(weights, tile))
+    return shrink_parts(weights, tile or pick("shrink", "decode", weights, segments))[2]
 
 
 def output_block(weights: GroupWeights, block: int) -> int:
@@ -66,8 +62,7 @@ def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h:
     """Write the partial sums h [splits, tokens, slices * rank_pad] of every tile."""
     if segments.bound == 0:
         return
-    block = shrink_block(weights, tile)
-    splits = cdiv(weights.in_features, block)
+    block, steps, splits = shrink_parts(weights, tile)
     require(h.shape[0] == splits, f"h: {h.shape[0]} parts, {splits} needed")
     nr = min(tile.nr, power_of_two(weights.slices * weights.rank_pad))
     items = segments.bound * splits * cdiv(weights.slices * weights.rank_pad, nr)
@@ -75,9 +70,9 @@ def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h:
     shrink_rows[(grid_size(items, x, tile),)](
         x, segments.order, segments.tiles, weights.ranks, weights.a_table, weights.pool, weights.a_units, h,
         x.stride(0), h.stride(1), h.stride(0), weights.a_table.stride(0), weights.in_features, segments.bound,
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=splits, ROWS=segments.rows, NR=nr, BK=block,
-        VECTOR=segments.rows if segments.rows == 1 else tile.vector, PAGE=weights.page_elements, ALIGNED=weights.aligned,
-        EVEN=weights.in_features % block == 0, PDL=early, UPCAST=INTERPRET,
+        steps, SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=splits, ROWS=segments.rows, NR=nr, BK=block,
+        VECTOR=tile.vector, PAGE=weights.page_elements, ALIGNED=weights.aligned,
+        EVEN=weights.in_features == block * steps * splits, PDL=early, UPCAST=INTERPRET,
         **options(tile.num_warps, 1, early, tile.maxnreg))
 
 
@@ -94,7 +89,7 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
         y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool, weights.b_units,
         y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *widths, segments.bound,
         SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=h.shape[0], SPLITS_PAD=power_of_two(h.shape[0]),
-        ROWS=segments.rows, BN=block, VECTOR=segments.rows if segments.rows == 1 else tile.vector,
+        ROWS=segments.rows, BN=block, VECTOR=tile.vector,
         PAGE=weights.page_elements, ALIGNED=weights.aligned, EVEN=all(w % block == 0 for w in weights.out_features),
         PDL=early, UPCAST=INTERPRET, **options(tile.num_warps, 1, early, tile.maxnreg))
 

@@ -1,4 +1,5 @@
 """Grouped GEMM: a ragged list of matrix products in one launch."""
+# ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
 from collections.abc import Sequence

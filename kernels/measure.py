@@ -1,4 +1,5 @@
 """Measuring LoRA kernels as a served model runs them: whole steps in CUDA graphs, every layer's weights distinct."""
+# ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
 """Triton kernels of the padded algorithm: every slot on the grid, every rank the largest."""
+# ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
 import triton

@@ -1,4 +1,5 @@
 """Triton kernels for many rows per adapter: pipelined loops over columns (shrink) and outputs (expand)."""
+# ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
 import triton
@@ -6,6 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .addressing import row_starts
+from .decode_kernels import summed_parts
 
 
 @triton.jit(do_not_specialize=["table_stride", "steps"])
@@ -116,11 +118,7 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             here = m < length
             token = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
             y_rows = y + token * y_stride + y_first
-            row = h + part * RANK_PAD + j[None, :] + (first + m).to(tl.int64)[:, None] * h_stride
-            held = here[:, None] & live[None, :]
-            weight = tl.zeros((ROWS, RANK_PAD), dtype=tl.float32)
-            for k in tl.static_range(SPLITS):
-                weight += tl.load(row + k * h_split_stride, mask=held, other=0.0, cache_modifier=".cg")
+            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, here, live, SPLITS, ROWS, RANK_PAD)
             weight *= scale
             if UPCAST:
                 left = weight

@@ -19,16 +19,18 @@ TABLES = Path(__file__).parent / "tuned"
 class Tile:
     """One kernel's tile. nr: rank rows a program reads (shrink). block: columns (shrink) or outputs (expand).
 
-    splits: parts of the columns (prefill shrink; decode derives it from block). chunk: blocks a program loops over (prefill
-    expand). vector: rows up to which vector products are used (decode). waves: programs for each multiprocessor at most.
+    splits: parts of the columns (prefill shrink). steps: blocks of an item (decode shrink, whose parts follow from it).
+    chunk: blocks a program loops over (prefill expand). vector: vector products for tiles of one row (decode). waves:
+    programs for each multiprocessor at most (decode).
     """
 
     block: int
     nr: int = 16
     splits: int = 1
     chunk: int = 1
-    vector: int = 2
-    waves: int = 16
+    steps: int = 1
+    vector: bool = True
+    waves: int = 4
     num_warps: int = 4
     num_stages: int = 1
     maxnreg: int = 0

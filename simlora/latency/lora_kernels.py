@@ -51,8 +51,6 @@ class LoraKernels:
     """Experts of a layer and experts a token uses, where the MLP is a mixture and wrapped; else (0, 0)."""
     max_loras: int
     specialize: bool
-    sm_ratio: float
-    """SMs of the calibrated GPU / SMs of this one."""
 
     def step_s(self, tokens: int, lora_tokens: int, adapters: int, rank: int, head_rows: int) -> float:
         """Seconds of a step of `tokens` padded tokens, `lora_tokens` of them over `adapters`, in slots of `rank`."""
@@ -92,4 +90,4 @@ class LoraKernels:
             + max(expand_all - expand_used, 0.0) * p.dead_expand_s
             + expand_used * (p.expand_wide_s if wide else p.expand_s)
         )
-        return 2.0 * p.launch_s + p.zero_s + blocks_s * self.sm_ratio
+        return 2.0 * p.launch_s + p.zero_s + blocks_s

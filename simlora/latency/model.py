@@ -82,7 +82,6 @@ class StepLatency:
             experts=(model.num_experts, model.num_experts_per_tok),
             max_loras=engine.max_loras,
             specialize=engine.specialize_active_lora,
-            sm_ratio=self.calibration.gpu.sm_count / self.gpu.sm_count,
         )
 
     def price(self, plan: StepPlan) -> StepTiming:

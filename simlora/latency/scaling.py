@@ -13,6 +13,8 @@ ROOFLINE_FLOPS_FRACTION = 0.6
 ROOFLINE_ATTENTION_FRACTION = 0.35
 """Shares of the datasheet's peaks that well-tuned kernels usually reach; for architectures without a calibration."""
 
+BLOCK_COSTS = ("dead_shrink_s", "dead_expand_s", "shrink_s", "shrink_wide_s", "expand_s", "expand_wide_s")
+
 ENGINE_TERMS = ("host", "lora_kernels", "copies", "front_end", "engine_start")
 
 
@@ -56,8 +58,9 @@ def scale_to_gpu(calibration: Calibration, gpu: GpuSpec) -> Calibration:
         terms |= _scaled_operators(calibration, memory, compute)
         notes.append(f"scaled from {old.name} to {new.name}: memory x{memory:.3f}, compute x{compute:.3f}")
     if old.architecture != new.architecture or old.sm_count != new.sm_count:
-        terms["lora_kernels"] = calibration.terms.lora_kernels
-        notes.append(f"LoRA thread blocks x{old.sm_count / new.sm_count:.3f} (SMs)")
+        blocks = old.sm_count / new.sm_count
+        terms["lora_kernels"] = _with(calibration.terms.lora_kernels, **dict.fromkeys(BLOCK_COSTS, blocks))
+        notes.append(f"LoRA thread blocks x{blocks:.3f} (SMs)")
     link = new.host_link_bytes_per_s / old.host_link_bytes_per_s
     if link != 1.0:
         terms["copies"] = _with(calibration.terms.copies, bytes_per_s=link)

@@ -51,6 +51,10 @@ class StepPlan(NamedTuple):
     emitted_per_step: float = 1.0
 
 
+NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)
+"""An empty step."""
+
+
 class StepTiming(NamedTuple):
     """Durations of one step. gpu_s grows by slope_s with every repetition of the plan."""
 

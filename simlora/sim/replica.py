@@ -7,6 +7,7 @@ through the event queue.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from simlora.cluster.view import View
@@ -14,14 +15,11 @@ from simlora.engines.base import SLOTS, TOKENS
 from simlora.engines.request import Request
 from simlora.engines.vllm import VllmEngine
 from simlora.latency.model import StepLatency
-from simlora.latency.step import StepPlan
+from simlora.latency.step import NOTHING_PLANNED, StepPlan
 from simlora.sim.clock import STEP_END, Clock
 from simlora.sim.epoch import Epoch, open_async, open_drain, open_sync
 
 NOBODY = (0, 0, 0, 0)
-RunRow = tuple[float, float, float, int, int, Epoch, StepPlan | None, int, float, tuple[float, ...], int, int]
-"""One run as it is recorded (start, first boundary, end, its boundary indices, epoch, plan, weight of the first gap,
-running, waiting by reason, KV blocks used, rank tokens); sim/collect.py turns rows into columns."""
 
 
 class Replica:
@@ -32,7 +30,11 @@ class Replica:
     ) -> None:
         self.index, self.engine, self.latency, self.clock, self.coalesce = index, engine, latency, clock, coalesce
         self.asynchronous = engine.limits.async_scheduling
-        self.runs: list[RunRow] = []
+        self.runs = array("d")
+        """RUN_COLUMNS of one run after the other."""
+        self.num_runs = 0
+        self.extrapolated_s: dict[str, float] = {}
+        """Latency term -> simulated seconds priced outside its measured range."""
         self.finished = 0
         self.rejected = 0
         self.outstanding = 0
@@ -152,31 +154,46 @@ class Replica:
 
     def _close(self, now_s: float) -> None:
         """The run is over: record it, and hand out what came out while it lasted."""
-        epoch, plan, engine = self._epoch, self._plan, self.engine
-        assert epoch is not None
-        start, end = self._from, self._to
-        running: float = float(self._running)
-        waiting: tuple[float, ...] = self._waiting
-        if self._late:
-            waiting = self._late_arrivals(epoch.boundary(end - 1), now_s)
-        if engine.leaving and end - start > 1 and self.asynchronous:
-            running -= len(engine.leaving) * (now_s - self._first_s) / (now_s - self._start_s)
-        self.runs.append((
-            self._start_s, self._first_s, now_s, start, end, epoch, plan,
-            self._first_weight if start == 0 else plan.decode_count,  # type: ignore[union-attr]
-            running, waiting, engine.kv.total - engine.kv.free, engine.rank_tokens,
-        ))  # fmt: skip
+        plan, engine = self._plan, self.engine
+        self._record(now_s)
         if plan is None:
             first, finished = engine.commit(0, now_s)
             self._in_flight, self._first_weight = False, 0
         else:
-            first, finished = engine.commit(end - start, now_s)
+            first, finished = engine.commit(self._to - self._from, now_s)
             self._in_flight, self._first_weight = self.asynchronous, plan.decode_count
         if first or finished:
             self._deliver(first, finished, self._first_s if self.asynchronous else now_s)
 
+    def _record(self, end_s: float) -> None:
+        """Append the run's row, in the order of RUN_COLUMNS."""
+        epoch, plan, engine = self._epoch, self._plan or NOTHING_PLANNED, self.engine
+        assert epoch is not None
+        start, steps, start_s, first_s = self._from, self._to - self._from, self._start_s, self._first_s
+        running: float = float(self._running)
+        waiting: tuple[float, ...] = self._waiting
+        if self._late:
+            waiting = self._late_arrivals(epoch.boundary(self._to - 1), end_s)
+        if steps > 1 and engine.leaving and self.asynchronous:
+            running -= len(engine.leaving) * (end_s - first_s) / (end_s - start_s)
+        prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
+        padded = lora_tokens * rank
+        host, load, base, attention, lora, collective, slope, _, _, _, outside, sync, _ = epoch.timing
+        if start:
+            load, attention = 0.0, attention + slope * start
+        self.runs.extend((
+            start_s, first_s - start_s, self._first_weight if start == 0 else count,
+            epoch.gap_s + epoch.slope_s * start, epoch.slope_s, steps,
+            count, len(prefills), tokens - count * engine.decodes.tokens_per_step, context, running, *waiting, adapters,
+            engine.kv.total - engine.kv.free, host + sync, load, base, attention, lora, collective,
+            (padded - engine.rank_tokens) / padded if padded else 0.0,
+        ))  # fmt: skip
+        self.num_runs += 1
+        for term in outside:
+            self.extrapolated_s[term] = self.extrapolated_s.get(term, 0.0) + end_s - start_s
+
     def _deliver(self, first: list[Request], finished: list[Request], now_s: float) -> None:
-        run = len(self.runs) - 1
+        run = self.num_runs - 1
         token_s = now_s + self.latency.frontend_out_s(self._running)
         for request in first:
             if request.first_run < 0:
@@ -193,7 +210,7 @@ class Replica:
     def _late_arrivals(self, last_plan_s: float, end_s: float) -> tuple[float, ...]:
         """Time averages over the run of the waiting requests by reason, those that came meanwhile included."""
         late, self._late = self._late, []
-        averages = list(self._waiting)
+        averages = [float(count) for count in self._waiting]
         duration = end_s - self._start_s
         for reason, request in late:
             averages[reason] += (end_s - request.routed_s) / duration

@@ -81,5 +81,5 @@ def _simulate(
         extrapolated_s=extrapolated_seconds(replicas),
         calibration=calibration_record(inputs),
         notes=inputs.requests.notes,
-        events=sum(len(r.runs) for r in replicas),
+        events=sum(r.num_runs for r in replicas),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +45,21 @@ class Attempt:
     """All of it came."""
 
 
+@dataclass
+class Health:
+    """Whether the server is there. Times are on the recording's clock."""
+
+    lost_s: float | None = None
+    """First failed connection since the last sign of life."""
+
+    def alive(self) -> None:
+        self.lost_s = None
+
+    def lost(self, at_s: float) -> None:
+        if self.lost_s is None:
+            self.lost_s = at_s
+
+
 class Client:
     """Speaks to one server. `now_s` is the recording's clock."""
 
@@ -60,6 +74,7 @@ class Client:
         self._session, self._url, self._now_s = session, url.rstrip("/"), now_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._extra = dict(extra_body)
+        self.health = Health()
 
     def body(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """Asks for exactly output_tokens (ignore_eos, min_tokens: as vLLM and SGLang know them) and a running count."""
@@ -80,11 +95,12 @@ class Client:
         """Send one request; every way in which it can go wrong ends in attempt.failure."""
         try:
             await self._complete(attempt, body)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._fail(attempt, TIMEOUT, f"no end within {self._timeout.total:g} s")
         except StreamError as error:
             self._fail(attempt, STREAM, str(error))
         except (aiohttp.ClientError, OSError) as error:
+            self.health.lost(self._now_s())
             self._fail(attempt, CONNECTION, f"{type(error).__name__}: {error}")
         except ValueError as error:  # a line longer than any completion's
             self._fail(attempt, STREAM, str(error))
@@ -92,11 +108,13 @@ class Client:
     async def _complete(self, attempt: Attempt, body: Mapping[str, Any]) -> None:
         post = self._session.post(f"{self._url}/v1/completions", json=body, timeout=self._timeout)
         async with post as response:
+            self.health.alive()
             if response.status != 200:
                 text = await response.text(errors="replace")
                 self._fail(attempt, HTTP, _error_message(text), response.status)
                 return
             async for line in response.content:
+                self.health.alive()
                 if not attempt.stream.feed(line.decode("utf-8", "replace"), self._now_s()):
                     break
         stream = attempt.stream

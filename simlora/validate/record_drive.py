@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from simlora.validate.record_client import CONNECTION, NOT_SENT, Attempt, Client, Failure
+from simlora.validate.record_client import NOT_SENT, Attempt, Client, Failure
 from simlora.validate.record_offers import Offers
 
 Progress = Callable[[int, int, int], None]
 """Called with the numbers of requests sent, finished and failed."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Driven:
     """What happened, one attempt per request in the order offered. Times are seconds from the recording's start."""
 
-    attempts: list[Attempt] = field(default_factory=list)
-    end_s: float = 0.0
-    interrupted: bool = False
+    attempts: list[Attempt]
+    end_s: float
+    interrupted: bool
     """By the user, before the end."""
-    server_died_s: float | None = None
+    server_died_s: float | None
     """First failed connection after the last sign of life, if the server never came back."""
 
     @property
@@ -50,75 +51,59 @@ async def drive(
 
     Cancelling it (the user's interrupt) ends the recording as it is: the result says so.
     """
-    driven, tasks = Driven(), set[asyncio.Task[None]]()
+    sender, interrupted = _Sender(client, offers, now_s, progress), False
     try:
-        await _send_all(client, offers, now_s, driven, tasks, cut_s, give_up_s, progress)
-        left_s = None if cut_s is None else max(cut_s - now_s(), 0.0)
-        if tasks:
-            await asyncio.wait(tasks, timeout=left_s)
+        await sender.send_all(cut_s, give_up_s)
+        if sender.tasks:
+            await asyncio.wait(sender.tasks, timeout=None if cut_s is None else max(cut_s - now_s(), 0.0))
     except asyncio.CancelledError:
-        driven.interrupted = True
-    driven.end_s = now_s()
-    for task in tasks:
+        interrupted = True
+    end_s = now_s()
+    for task in list(sender.tasks):
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    driven.server_died_s = _death(driven.attempts)
-    _not_sent(driven, offers)
-    return driven
+    await asyncio.gather(*sender.tasks, return_exceptions=True)
+    reason = "interrupted" if interrupted else "the recording had ended, or the server was gone"
+    attempts = [*sender.attempts, *_not_sent(offers, len(sender.attempts), end_s, reason)]
+    return Driven(attempts, end_s, interrupted, client.health.lost_s)
 
 
-async def _send_all(
-    client: Client,
-    offers: Offers,
-    now_s: Callable[[], float],
-    driven: Driven,
-    tasks: set[asyncio.Task[None]],
-    cut_s: float | None,
-    give_up_s: float,
-    progress: Progress | None,
-) -> None:
-    finished = failed = 0
+class _Sender:
+    """Sends the requests, and keeps count."""
 
-    def ended(task: asyncio.Task[None], attempt: Attempt) -> None:
-        nonlocal finished, failed
-        tasks.discard(task)
-        finished, failed = finished + attempt.done, failed + (attempt.failure is not None)
-        if progress is not None:
-            progress(len(driven.attempts), finished, failed)
+    def __init__(self, client: Client, offers: Offers, now_s: Callable[[], float], progress: Progress | None) -> None:
+        self._client, self._offers, self._now_s, self._progress = client, offers, now_s, progress
+        self._finished = self._failed = 0
+        self.attempts: list[Attempt] = []
+        self.tasks: set[asyncio.Task[None]] = set()
 
-    for index, arrival_s in enumerate(offers.requests.arrival_s.tolist()):
-        body = client.body(offers.model(index), offers.prompt(index), int(offers.requests.output_tokens[index]))
-        await asyncio.sleep(max(arrival_s - now_s(), 0.0))
-        if cut_s is not None and now_s() >= cut_s:
-            return
-        died_s = _death(driven.attempts)
-        if died_s is not None and now_s() - died_s > give_up_s:
-            return
-        attempt = Attempt(index, now_s())
-        driven.attempts.append(attempt)
-        task = asyncio.create_task(client.complete(attempt, body))
-        tasks.add(task)
-        task.add_done_callback(lambda task, attempt=attempt: ended(task, attempt))
+    async def send_all(self, cut_s: float | None, give_up_s: float) -> None:
+        """Each request at its time, until the cut, or until the server has been gone for give_up_s."""
+        offers = self._offers
+        for index, arrival_s in enumerate(offers.requests.arrival_s.tolist()):
+            output_tokens = int(offers.requests.output_tokens[index])
+            body = self._client.body(offers.model(index), offers.prompt(index), output_tokens)
+            await asyncio.sleep(max(arrival_s - self._now_s(), 0.0))
+            now_s, lost_s = self._now_s(), self._client.health.lost_s
+            if (cut_s is not None and now_s >= cut_s) or (lost_s is not None and now_s - lost_s > give_up_s):
+                return
+            attempt = Attempt(index, now_s)
+            self.attempts.append(attempt)
+            task = asyncio.create_task(self._send(attempt, body))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
-
-def _death(attempts: list[Attempt]) -> float | None:
-    """When connections began to fail for good; None while the last thing heard of the server was a sign of life."""
-    alive_s = max((_last_heard_s(attempt) for attempt in attempts), default=0.0)
-    failed = [a.failure.at_s for a in attempts if a.failure is not None and a.failure.kind == CONNECTION]
-    return min((at_s for at_s in failed if at_s >= alive_s), default=None)
+    async def _send(self, attempt: Attempt, body: dict[str, Any]) -> None:
+        await self._client.complete(attempt, body)
+        self._finished += attempt.done
+        self._failed += attempt.failure is not None
+        if self._progress is not None:
+            self._progress(len(self.attempts), self._finished, self._failed)
 
 
-def _last_heard_s(attempt: Attempt) -> float:
-    failure = attempt.failure
-    answered = failure is not None and failure.status is not None
-    return max(attempt.stream.token_s[-1] if attempt.stream.token_s else 0.0, failure.at_s if answered else 0.0)
-
-
-def _not_sent(driven: Driven, offers: Offers) -> None:
+def _not_sent(offers: Offers, first: int, end_s: float, reason: str) -> list[Attempt]:
     """Requests that were never sent are part of the recording, too: at the time at which they were due."""
-    for index in range(len(driven.attempts), len(offers)):
-        due_s = float(offers.requests.arrival_s[index])
-        attempt = Attempt(index, due_s)
-        reason = "interrupted" if driven.interrupted else "the server was gone"
-        attempt.failure = Failure(NOT_SENT, max(driven.end_s, 0.0), reason)
-        driven.attempts.append(attempt)
+    due_s = offers.requests.arrival_s
+    return [
+        Attempt(index, float(due_s[index]), failure=Failure(NOT_SENT, end_s, reason))
+        for index in range(first, len(offers))
+    ]

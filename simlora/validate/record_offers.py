@@ -25,10 +25,12 @@ PromptKind = Literal["token-ids", "text"]
 FIRST_TOKEN, ORDINARY_SHARE = 10, 0.9
 """Token ids are drawn between these: the ends of a vocabulary hold special tokens."""
 WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work number night point home water room mother area money "
-    "story fact month lot right study book eye job word business issue side kind head house service friend father hour"
-).split()
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
+    "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company",
+    "system", "program", "question", "work", "number", "night", "point", "home", "water", "room", "mother", "area",
+    "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue",
+    "side", "kind", "head", "house", "service", "friend", "father", "hour",
+)  # fmt: skip
 """Common words, one token each in most vocabularies."""
 
 
@@ -66,7 +68,8 @@ class Offers:
     def _draw(self, stream: str, key: int, size: int) -> list[int]:
         entropy = [self.seed, zlib.crc32(stream.encode()), key]
         top = max(int(ORDINARY_SHARE * self.vocab_size), FIRST_TOKEN + 1)
-        return np.random.default_rng(np.random.SeedSequence(entropy)).integers(FIRST_TOKEN, top, size).tolist()
+        generator = np.random.default_rng(np.random.SeedSequence(entropy))
+        return [int(value) for value in generator.integers(FIRST_TOKEN, top, size)]
 
 
 def make_offers(scenario: Scenario, base: str, names: Sequence[str], prompts: PromptKind) -> Offers:
@@ -108,5 +111,7 @@ def adapter_names(given: str | Sequence[str] | None, served: Sequence[str], coun
     if not isinstance(given, str):
         return list(given)
     if "{id}" not in given:
-        raise ConfigError(ARGUMENTS, "--adapters", given, "a pattern with {id}, such as adapter-{id}, or a list of names")
+        raise ConfigError(
+            ARGUMENTS, "--adapters", given, "a pattern with {id}, such as adapter-{id}, or a list of names"
+        )
     return [given.replace("{id}", str(adapter)) for adapter in range(1, count + 1)]

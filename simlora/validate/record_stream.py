@@ -47,7 +47,7 @@ class Stream:
         return True
 
     def _take(self, data: dict[str, Any], now_s: float) -> None:
-        usage = data.get("usage") if isinstance(data.get("usage"), dict) else {}
+        usage = data.get("usage") or {}
         counted = usage.get("completion_tokens")
         self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
         choices = data.get("choices") or []

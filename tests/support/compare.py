@@ -44,8 +44,8 @@ def _none(time_s: float) -> float | None:
 def counters(replica: Replica) -> tuple[object, ...]:
     engine = replica.engine
     return (
-        tuple(engine.tier_counts), engine.evictions, engine.preemptions, replica.finished, replica.rejected,
-        replica.outstanding, engine.free, engine.step,
+        tuple(engine.slots.tier_counts), engine.slots.evictions, engine.preemptions, replica.finished,
+        replica.rejected, replica.outstanding, engine.kv.free, engine.step,
     )  # fmt: skip
 
 

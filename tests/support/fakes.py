@@ -23,13 +23,13 @@ TICK_S = 2.0**-20
 """Time unit of RoundLatency. Times that are small multiples of it add up without rounding, in any order."""
 
 
+@dataclass(frozen=True)
 class FakeLatency:
     """Decode steps are graphs of 5 ms + context; prefill steps are launch bound. Sums of its times are rounded."""
 
-    frontend_in_s = 0.001
-
-    def __init__(self, valid_steps: int = UNBOUNDED, host_s: float = 0.002) -> None:
-        self.valid_steps, self.host_s = valid_steps, host_s
+    valid_steps: int = UNBOUNDED
+    host_s: float = 0.002
+    frontend_in_s: float = 0.001
 
     def price(self, plan: StepPlan) -> StepTiming:
         load_s = sum(self.load_s(rank, tier) for _, rank, tier in plan.loads)

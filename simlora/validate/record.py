@@ -1,0 +1,183 @@
+"""`simlora record`: plays a scenario against a real server, and writes what happened as a recorded run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+import aiohttp
+
+from simlora.errors import ConfigError
+from simlora.results.files import write_folder
+from simlora.scenario import Scenario
+from simlora.validate.record_client import Attempt, Client
+from simlora.validate.record_drive import Driven, Progress, drive
+from simlora.validate.record_files import recording_writers, run_description
+from simlora.validate.record_metrics import Sampler
+from simlora.validate.record_offers import Offers, PromptKind, adapter_names, make_offers
+from simlora.validate.record_server import ServerInfo, ask_server
+
+ARGUMENTS = "<arguments>"
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """How to record. Times are seconds."""
+
+    model: str | None = None
+    """The base model's name on the server; None: the one it lists."""
+    adapters: str | Sequence[str] | None = None
+    """Names of adapters 1, 2, ...: a pattern with {id}, a list, or None for those that the server lists."""
+    prompts: PromptKind = "token-ids"
+    """text: prompts are words, for servers that take no token ids; lengths are then what the server counts."""
+    api_key: str | None = None
+    timeout_s: float = 600.0
+    """Of one request."""
+    give_up_s: float = 30.0
+    """After no connection for so long, the rest is not sent."""
+    sample_s: float = 0.5
+    """Interval between two looks at /metrics."""
+    warm_up: int = 2
+    """Requests to the base model before the recording begins."""
+    initial_adapters: Literal["unknown", "none"] = "unknown"
+    """none: the server has just started, without adapters in memory."""
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of each request's body; null removes one."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The outcome of a recording."""
+
+    folder: Path
+    offered: int
+    completed: int
+    rejected: int
+    """Refused by the server (status 4xx), e.g. for an adapter that it does not know."""
+    unfinished: int
+    """All others that did not finish."""
+    failures: dict[str, int]
+    """Kind of failure -> count; the details stand in errors.csv."""
+    server_died_s: float | None
+    interrupted: bool
+    max_lag_s: float
+    """Longest delay between a request's time and its sending; much of it means that the client is too slow."""
+
+
+def record(
+    url: str,
+    scenario: Scenario,
+    out: str | Path,
+    options: RecordOptions | None = None,
+    progress: Progress | None = None,
+) -> Recorded:
+    """Send the scenario's requests to the server at `url` and write the recording to the folder `out`.
+
+    Whatever happens to single requests or to the server is recorded, not raised. An interrupt (Ctrl-C) ends the
+    recording and writes what there is.
+
+    Raises:
+        ConfigError: no server answers at the start, `out` holds something already, or the scenario needs more adapters
+            than there are names. Nothing is written then.
+    """
+    options = options or RecordOptions()
+    target = _new_folder(out)
+    return asyncio.run(_record(url, scenario, target, options, progress))
+
+
+async def _record(
+    url: str, scenario: Scenario, target: Path, options: RecordOptions, progress: Progress | None
+) -> Recorded:
+    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+        server = await ask_server(session, url, options.model)
+        names = adapter_names(options.adapters, server.adapters, scenario.adapters.count)
+        offers = make_offers(scenario, server.base, names, options.prompts)
+        await _warm_up(session, url, offers, options)
+        start_s = monotonic()
+
+        def now_s() -> float:
+            return monotonic() - start_s
+
+        sampler = Sampler(session, url, now_s, options.sample_s)
+        sampling = asyncio.create_task(sampler.run())
+        client = Client(session, url, now_s, options.timeout_s, options.extra_body)
+        driven = await drive(
+            client, offers, now_s, cut_s=_cut_s(scenario), give_up_s=options.give_up_s, progress=progress
+        )
+        sampling.cancel()
+        with suppress(asyncio.CancelledError):
+            await sampling
+        await sampler.sample()
+    return _write(target, scenario, offers, driven, server, sampler, options)
+
+
+async def _warm_up(session: aiohttp.ClientSession, url: str, offers: Offers, options: RecordOptions) -> None:
+    """A server compiles at its first requests. Those that fail here tell of a wrong address or model in time."""
+    client = Client(session, url, monotonic, options.timeout_s, options.extra_body)
+    for index in range(options.warm_up):
+        prompt = offers.prompt(index % len(offers))[:_WARM_UP_TOKENS] if options.prompts == "token-ids" else "hello"
+        attempt = Attempt(index, monotonic())
+        await client.complete(attempt, client.body(offers.models[0], prompt, _WARM_UP_TOKENS))
+        if attempt.failure is not None:
+            allowed = f"a server that completes a request for {offers.models[0]} ({attempt.failure.message})"
+            raise ConfigError(ARGUMENTS, "--url", url, allowed)
+
+
+def _cut_s(scenario: Scenario) -> float | None:
+    return scenario.workload.duration_s if scenario.workload.end == "cut" else None
+
+
+def _write(
+    target: Path,
+    scenario: Scenario,
+    offers: Offers,
+    driven: Driven,
+    server: ServerInfo,
+    sampler: Sampler,
+    options: RecordOptions,
+) -> Recorded:
+    attempts, due_s = driven.attempts, offers.requests.arrival_s
+    lag_s = max((attempt.sent_s - float(due_s[attempt.index]) for attempt in attempts), default=0.0)
+    failures: dict[str, int] = {}
+    for attempt in attempts:
+        if attempt.failure is not None:
+            failures[attempt.failure.kind] = failures.get(attempt.failure.kind, 0) + 1
+    notes = {
+        "sample_s": options.sample_s if sampler.rows else None,
+        "max_lag_s": round(lag_s, 6),
+        "server_died_s": driven.server_died_s,
+        "interrupted": driven.interrupted,
+        "prompts": options.prompts,
+    }
+    residents: dict[str, Any] | None = {"gpu": [], "host": []} if options.initial_adapters == "none" else None
+    description = run_description(scenario, offers, driven, server, residents, notes)
+    write_folder(target, recording_writers(offers, driven, sampler.rows, description))
+    done = sum(attempt.done for attempt in attempts)
+    rejected = sum(attempt.failure is not None and attempt.failure.is_refusal for attempt in attempts)
+    return Recorded(
+        folder=target,
+        offered=len(attempts),
+        completed=done,
+        rejected=rejected,
+        unfinished=len(attempts) - done - rejected,
+        failures=failures,
+        server_died_s=driven.server_died_s,
+        interrupted=driven.interrupted,
+        max_lag_s=lag_s,
+    )
+
+
+def _new_folder(out: str | Path) -> Path:
+    """A recording is not repeatable: it never takes the place of anything."""
+    target = Path(out).expanduser().absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(ARGUMENTS, "--out", str(out), "a folder that does not exist yet, or is empty")
+    return target
