@@ -41,7 +41,7 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
     ("host", "prepare_request_s"): (32e-6, 0.05),
     ("host", "change_s"): (0.8e-3, 0.5),
     ("host", "metadata_s"): (3e-3, 0.5),
-    ("host", "graph_s"): (2.2e-3, 0.3),
+    ("host", "launch_s"): (1.5e-3, 0.5),
     ("host", "piecewise_layer_s"): (2.5e-4, 1.0),
     ("host", "eager_layer_s"): (7.5e-4, 1.0),
     ("host", "eager_lora_unused_layer_s"): (4e-4, 1.0),

@@ -46,6 +46,37 @@ def _shrink_fetch(item, step, order, tiles, ranks, table, pool, units, table_str
     return length, first, rank, a, tokens, token0
 
 
+@triton.jit
+def _shrink_one(x, out, a, total, token, first, x_stride, h_stride, columns, dim, live, last, EVEN: tl.constexpr):
+    """total += A x for a tile of one row, stored and zeroed after an item's last block."""
+    source = x + token.to(tl.int64) * x_stride + columns
+    if EVEN:
+        xv = tl.load(source, cache_modifier=".cg")
+    else:
+        xv = tl.load(source, mask=columns < dim, other=0.0, cache_modifier=".cg")
+    total += tl.sum(a.to(tl.float32) * xv.to(tl.float32)[None, :], axis=1)
+    tl.store(out + first.to(tl.int64) * h_stride, total, mask=live & last)
+    return tl.where(last, 0.0, total)
+
+
+@triton.jit
+def _shrink_many(x, out, a, total, tokens, length, first, x_stride, h_stride, columns, dim, live, last, ROWS: tl.constexpr,
+                 EVEN: tl.constexpr, UPCAST: tl.constexpr):
+    """total += x A^T for a tile of several rows, stored and zeroed after an item's last block."""
+    m = tl.arange(0, ROWS)
+    here = m < length
+    keep = here[:, None]
+    if not EVEN:
+        keep = keep & (columns < dim)[None, :]
+    xt = tl.load(x + tokens.to(tl.int64)[:, None] * x_stride + columns[None, :], mask=keep, other=0.0, cache_modifier=".cg")
+    if UPCAST:
+        total += tl.dot(xt.to(tl.float32), tl.trans(a.to(tl.float32)), input_precision="ieee")
+    else:
+        total = tl.dot(xt, tl.trans(a), total)
+    tl.store(out[None, :] + (first + m).to(tl.int64)[:, None] * h_stride, total, mask=here[:, None] & (live & last)[None, :])
+    return tl.where(last, 0.0, total)
+
+
 @triton.jit(do_not_specialize=["table_stride", "bound", "steps"])
 def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, bound,
                 steps,
@@ -65,7 +96,6 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
     item = tl.program_id(0)
     step = item * 0
     offsets = tl.arange(0, BK)
-    m = tl.arange(0, ROWS)
     single = tl.zeros((NR,), dtype=tl.float32)
     several = tl.zeros((ROWS, NR), dtype=tl.float32)
     length, first, rank, a, tokens, token0 = _shrink_fetch(
@@ -88,31 +118,19 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
         live = (rows % RANK_PAD < rank) & (rows < SLICES * RANK_PAD)
         out = h + split.to(tl.int64) * h_split_stride + rows
         if row0 % RANK_PAD < rank:
-            if (ROWS == 1) or (VECTOR and (length == 1)):
-                source = x + token0.to(tl.int64) * x_stride + columns
-                if EVEN:
-                    xv = tl.load(source, cache_modifier=".cg")
+            if ROWS == 1:
+                single = _shrink_one(x, out, a, single, token0, first, x_stride, h_stride, columns, dim, live, last, EVEN)
+            else:
+                if VECTOR:
+                    if length == 1:
+                        single = _shrink_one(x, out, a, single, token0, first, x_stride, h_stride, columns, dim, live, last,
+                                             EVEN)
+                    else:
+                        several = _shrink_many(x, out, a, several, tokens, length, first, x_stride, h_stride, columns, dim,
+                                               live, last, ROWS, EVEN, UPCAST)
                 else:
-                    xv = tl.load(source, mask=columns < dim, other=0.0, cache_modifier=".cg")
-                single += tl.sum(a.to(tl.float32) * xv.to(tl.float32)[None, :], axis=1)
-                if last:
-                    tl.store(out + first.to(tl.int64) * h_stride, single, mask=live)
-                    single = tl.zeros((NR,), dtype=tl.float32)
-            elif ROWS > 1:
-                here = m < length
-                keep = here[:, None]
-                if not EVEN:
-                    keep = keep & (columns < dim)[None, :]
-                xt = tl.load(x + tokens.to(tl.int64)[:, None] * x_stride + columns[None, :], mask=keep, other=0.0,
-                             cache_modifier=".cg")
-                if UPCAST:
-                    several += tl.dot(xt.to(tl.float32), tl.trans(a.to(tl.float32)), input_precision="ieee")
-                else:
-                    several = tl.dot(xt, tl.trans(a), several)
-                if last:
-                    tl.store(out[None, :] + (first + m).to(tl.int64)[:, None] * h_stride, several,
-                             mask=here[:, None] & live[None, :])
-                    several = tl.zeros((ROWS, NR), dtype=tl.float32)
+                    several = _shrink_many(x, out, a, several, tokens, length, first, x_stride, h_stride, columns, dim, live,
+                                           last, ROWS, EVEN, UPCAST)
         item = next_item
         step = next_step
         length = next_length
@@ -166,6 +184,48 @@ def _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_
     return length, first, rank, scale, part, y_first + column, width - column, b, tokens, token0
 
 
+@triton.jit
+def _expand_one(y, h_column, b, scale, token, first, y_stride, h_stride, h_split_stride, y_column, left, live,
+                SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr):
+    """One row of y += scale * (sum of h's parts) B."""
+    offsets = tl.arange(0, BN)
+    target = y + token.to(tl.int64) * y_stride + y_column + offsets
+    if EVEN:
+        base = tl.load(target, cache_modifier=".cg")
+    else:
+        base = tl.load(target, mask=offsets < left, other=0.0, cache_modifier=".cg")
+    k = tl.arange(0, SPLITS_PAD)
+    row = h_column + first.to(tl.int64) * h_stride
+    parts = tl.load(row[None, :] + k.to(tl.int64)[:, None] * h_split_stride, mask=(k < SPLITS)[:, None] & live[None, :],
+                    other=0.0, cache_modifier=".cg")
+    weight = tl.sum(parts, axis=0) * scale
+    acc = (tl.sum(b.to(tl.float32) * weight[:, None], axis=0) + base.to(tl.float32)).to(y.dtype.element_ty)
+    if EVEN:
+        tl.store(target, acc)
+    else:
+        tl.store(target, acc, mask=offsets < left)
+
+
+@triton.jit
+def _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride, y_column, left, live,
+                 SPLITS: tl.constexpr, ROWS: tl.constexpr, RANK_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
+                 UPCAST: tl.constexpr):
+    """Several rows of y += scale * (sum of h's parts) B."""
+    offsets = tl.arange(0, BN)
+    here = tl.arange(0, ROWS) < length
+    keep = here[:, None]
+    if not EVEN:
+        keep = keep & (offsets < left)[None, :]
+    target = y + tokens.to(tl.int64)[:, None] * y_stride + (y_column + offsets)[None, :]
+    base = tl.load(target, mask=keep, other=0.0, cache_modifier=".cg")
+    weight = summed_parts(h_column, first, h_stride, h_split_stride, here, live, SPLITS, ROWS, RANK_PAD) * scale
+    if UPCAST:
+        product = tl.dot(weight, b.to(tl.float32), input_precision="ieee")
+    else:
+        product = tl.dot(weight.to(b.dtype), b)
+    tl.store(target, (base.to(tl.float32) + product).to(y.dtype.element_ty), mask=keep)
+
+
 @triton.jit(do_not_specialize=["table_stride", "bound"])
 def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
                 width0, width1, width2, bound,
@@ -185,9 +245,6 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
         gdc_launch_dependents()
     item = tl.program_id(0)
     j = tl.arange(0, RANK_PAD)
-    m = tl.arange(0, ROWS)
-    k = tl.arange(0, SPLITS_PAD)
-    offsets = tl.arange(0, BN)
     length, first, rank, scale, part, y_column, left, b, tokens, token0 = _expand_fetch(
         item, order, tiles, ranks, scaling, table, pool, units, table_stride, width0, width1, width2, bound, per_tile,
         SLICES, RANK_PAD, ROWS, BN, PAGE, ALIGNED, EVEN)
@@ -199,37 +256,22 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
             _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_stride, width0, width1, width2, bound,
                           per_tile, SLICES, RANK_PAD, ROWS, BN, PAGE, ALIGNED, EVEN)
         live = j < rank
-        inside = offsets < left
         h_column = h + part * RANK_PAD + j
         if rank > 0:
-            if (ROWS == 1) or (VECTOR and (length == 1)):
-                target = y + token0.to(tl.int64) * y_stride + y_column + offsets
-                if EVEN:
-                    base = tl.load(target, cache_modifier=".cg")
+            if ROWS == 1:
+                _expand_one(y, h_column, b, scale, token0, first, y_stride, h_stride, h_split_stride, y_column, left, live,
+                            SPLITS, SPLITS_PAD, BN, EVEN)
+            else:
+                if VECTOR:
+                    if length == 1:
+                        _expand_one(y, h_column, b, scale, token0, first, y_stride, h_stride, h_split_stride, y_column, left,
+                                    live, SPLITS, SPLITS_PAD, BN, EVEN)
+                    else:
+                        _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride,
+                                     y_column, left, live, SPLITS, ROWS, RANK_PAD, BN, EVEN, UPCAST)
                 else:
-                    base = tl.load(target, mask=inside, other=0.0, cache_modifier=".cg")
-                row = h_column + first.to(tl.int64) * h_stride
-                parts = tl.load(row[None, :] + k.to(tl.int64)[:, None] * h_split_stride,
-                                mask=(k < SPLITS)[:, None] & live[None, :], other=0.0, cache_modifier=".cg")
-                weight = tl.sum(parts, axis=0) * scale
-                acc = tl.sum(b.to(tl.float32) * weight[:, None], axis=0) + base.to(tl.float32)
-                if EVEN:
-                    tl.store(target, acc.to(y.dtype.element_ty))
-                else:
-                    tl.store(target, acc.to(y.dtype.element_ty), mask=inside)
-            elif ROWS > 1:
-                here = m < length
-                keep = here[:, None]
-                if not EVEN:
-                    keep = keep & inside[None, :]
-                target = y + tokens.to(tl.int64)[:, None] * y_stride + (y_column + offsets)[None, :]
-                base = tl.load(target, mask=keep, other=0.0, cache_modifier=".cg")
-                weight = summed_parts(h_column, first, h_stride, h_split_stride, here, live, SPLITS, ROWS, RANK_PAD) * scale
-                if UPCAST:
-                    product = tl.dot(weight, b.to(tl.float32), input_precision="ieee")
-                else:
-                    product = tl.dot(weight.to(b.dtype), b)
-                tl.store(target, (base.to(tl.float32) + product).to(y.dtype.element_ty), mask=keep)
+                    _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride, y_column,
+                                 left, live, SPLITS, ROWS, RANK_PAD, BN, EVEN, UPCAST)
         length = next_length
         first = next_first
         rank = next_rank

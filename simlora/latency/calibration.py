@@ -61,23 +61,18 @@ class LoraKernelParameters(Part):
 class HostParameters(Part):
     """CPU time of the engine process. `layer` costs are multiplied by the number of layers.
 
-    prepare: outputs of the step before, scheduling, batch update. launch: attention metadata, launches, sampler.
-    metadata: LoRA mapping of a changed batch; it reads a flag back from the GPU, so it waits for the step before, and
-    what follows (metadata + launch) is never hidden behind the GPU.
+    prepare: outputs of the step before, scheduling, batch update. metadata: the LoRA mapping of a changed batch, rebuilt
+    with a flag read back from the GPU; it waits for the step before, and what follows it is never hidden behind the GPU.
+    launch: attention metadata, the replay or launches of the forward pass, logits and sampler.
     """
 
     prepare_s: float = Field(ge=0)
     prepare_request_s: float = Field(ge=0)
     change_s: float = Field(ge=0, description="Extra preparation of a changed batch: request states, sampling inputs")
     metadata_s: float = Field(ge=0)
-    metadata_token_s: float = Field(ge=0)
-    metadata_token_slot_s: float = Field(ge=0)
-    graph_s: float = Field(ge=0)
-    graph_request_s: float = Field(ge=0)
-    piecewise_s: float = Field(ge=0)
-    piecewise_layer_s: float = Field(ge=0)
-    eager_s: float = Field(ge=0)
-    eager_layer_s: float = Field(ge=0)
+    launch_s: float = Field(ge=0, description="Launching what lies outside the layers, or one full CUDA graph")
+    piecewise_layer_s: float = Field(ge=0, description="Per layer: one graph piece and attention")
+    eager_layer_s: float = Field(ge=0, description="Per layer: every kernel by itself")
     eager_lora_unused_layer_s: float = Field(ge=0, description="Extra per layer, LoRA enabled but not in the step")
     eager_lora_layer_s: float = Field(ge=0, description="Extra per layer when the step has adapters")
     tail_s: float = Field(ge=0, description="GPU time after the last launch: logits and sampling")

@@ -25,28 +25,24 @@ class Host:
     parameters: HostParameters
     layers: int
     enable_lora: bool
-    max_loras: int
 
-    def cost(self, regime: Regime, requests: int, tokens: int, adapters: int, changed: bool) -> HostCost:
+    def cost(self, regime: Regime, requests: int, adapters: int, changed: bool) -> HostCost:
         """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
         p = self.parameters
         prepare = p.prepare_s + p.prepare_request_s * requests + (p.change_s if changed else 0.0)
-        launch = self.launch_s(regime, requests, adapters)
+        launch = self.launch_s(regime, adapters)
         if not (self.enable_lora and changed):
             return HostCost(prepare + launch, 0.0, launch)
-        return HostCost(prepare, self._metadata_s(tokens) + launch, launch)
+        return HostCost(prepare, p.metadata_s + launch, launch)
 
-    def launch_s(self, regime: Regime, requests: int, adapters: int) -> float:
+    def launch_s(self, regime: Regime, adapters: int) -> float:
+        """Seconds of launching: what lies outside the layers, and the layers as the regime launches them."""
         p = self.parameters
         if regime == "graph":
-            return p.graph_s + p.graph_request_s * requests
+            return p.launch_s
         if regime == "piecewise":
-            return p.piecewise_s + p.piecewise_layer_s * self.layers
+            return p.launch_s + p.piecewise_layer_s * self.layers
         per_layer = p.eager_layer_s
         if self.enable_lora:
             per_layer += p.eager_lora_layer_s if adapters else p.eager_lora_unused_layer_s
-        return p.eager_s + per_layer * self.layers
-
-    def _metadata_s(self, tokens: int) -> float:
-        p = self.parameters
-        return p.metadata_s + tokens * (p.metadata_token_s + p.metadata_token_slot_s * self.max_loras)
+        return p.launch_s + per_layer * self.layers

@@ -49,7 +49,7 @@ class StepLatency:
         self.operators = Operators(terms.operators.parameters, model, tp)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
         self.lora = self._lora_kernels()
-        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, engine.max_loras)
+        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora)
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
@@ -162,8 +162,8 @@ class StepLatency:
         tokens, requests, adapters, lora_tokens, decode_only, changed = key
         regime = self.regime(tokens, decode_only)
         padded = tokens if regime == "eager" else self._pad[tokens]
-        host = self.host.cost(regime, requests, tokens, adapters, changed or not decode_only)
-        again = self.host.cost(regime, requests, tokens, adapters, changed=False)
+        host = self.host.cost(regime, requests, adapters, changed or not decode_only)
+        again = self.host.cost(regime, requests, adapters, changed=False)
         rows = padded if regime == "graph" else requests
         scale = self._scale
         return (

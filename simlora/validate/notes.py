@@ -18,6 +18,12 @@ def notes_of(recorded: RecordedRun, options: ReplayOptions) -> list[str]:
     scenario = scenario_of_run(recorded, recorded.ranks, options)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
     notes = list(calibration.notes)
+    version = scenario.engine.version
+    if recorded.run.server != SERVER and not f"{recorded.run.server_version}.".startswith(f"{version}."):
+        notes.append(
+            f"{recorded.name}: recorded on {recorded.run.server} {recorded.run.server_version}, simulated by the rules "
+            f"of {version}"
+        )
     factor = host_factor(recorded.run, calibration)
     if factor != 1.0 and recorded.run.host is not None:
         machine = recorded.run.host.machine

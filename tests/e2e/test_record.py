@@ -170,4 +170,4 @@ def test_cut_at_the_end_of_arrivals(tmp_path: Path) -> None:
     run = read_recorded_run(tmp_path / "run")
     assert run.run.cut_s == pytest.approx(0.3, abs=0.1)
     assert run.requests is not None and len(run.requests) == outcome.offered
-    assert validate([tmp_path / "run"]).rows[0].simulated is not None
+    assert validate([tmp_path / "run"]).rows[0].measured is not None
