@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from simlora.latency.store import choose_calibration, load_calibration
 from simlora.validate.compare import compare
@@ -103,6 +104,7 @@ def report(compared: Sequence[Compared]) -> str:
 def runs_table(compared: Sequence[Compared]) -> list[str]:
     columns = " | ".join(NAMES[name] for name in COLUMNS)
     lines = [f"| run | mean TTFT measured | seen in the fit | {columns} | targets |", "|---" * (len(COLUMNS) + 4) + "|"]
+    verdicts: list[str] = []
     for item in compared:
         for label, by_metric in assumptions(item.rows).items():
             cells = [error_text(by_metric[name]) for name in COLUMNS]
@@ -111,8 +113,11 @@ def runs_table(compared: Sequence[Compared]) -> list[str]:
             seen = "yes" if item.seen else "no"
             shown = "-" if ttft_s is None else f"{1000 * ttft_s:.0f} ms"
             verdict = verdict_of(by_metric, item.targets)
+            verdicts.append(verdict)
             lines.append(f"| {name} | {shown} | {seen} | " + " | ".join(cells) + f" | {verdict} |")
-    return lines
+    counts = [sum(verdict.startswith(kind) for verdict in verdicts) for kind in ("met", "knife-edge", "missed")]
+    summary = "{} of {} rows meet their targets, {} are knife-edges (at most one in four may be), {} miss."
+    return [*lines, "", summary.format(counts[0], len(verdicts), counts[1], counts[2])]
 
 
 def assumptions(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
@@ -145,10 +150,9 @@ def measurements_table(compared: Sequence[Compared]) -> list[str]:
             errors = [abs(row.error) for row in item.rows if row.metric == metric and row.error is not None]
             if not errors:
                 continue
-            middle = sorted(errors)[len(errors) // 2]
             beyond = [row for row in item.rows if row.metric == metric and row.error and abs(row.error) > limit]
             named = "; ".join(f"{_key(row)}: {row.error:+.1%}" for row in beyond) or "none"
-            size = f"{len(errors)} | {middle:.1%} | {max(errors):.1%} | {limit:.0%}"
+            size = f"{len(errors)} | {median(errors):.1%} | {max(errors):.1%} | {limit:.0%}"
             lines.append(f"| {item.recorded.name} | {NAMES[metric]} | {size} | {named} |")
     return lines
 

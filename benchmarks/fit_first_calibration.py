@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from first_calibration import skeleton
 from fit_loads import LoadFit, fit_front_end, load_rows, pinned_copy_bytes_per_s, replay, times
 from fit_terms import Key, StepFit, decode_itl_s, fit_kernels, lone_ttft_s, prefill_rows, with_parameters
 from truth_runs import Run, metrics, read_copies, read_peers, read_runs
@@ -158,7 +159,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=TARGET)
     options = parser.parse_args()
     micro, traces = read_runs("micro"), read_runs("trace")
-    base = Calibration.model_validate(json.loads(TARGET.read_text()))
+    base = skeleton()
     kernels, kernel_fit, kernel_held = kernel_errors(base)
     base = with_parameters(base, kernels)
     calibration, factors = fit(base, micro, traces)

@@ -38,7 +38,7 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
     ("attention", "prefill_flops"): (4.2e14, 0.5),
     ("lora_kernels", "zero_s"): (1.0e-6, 0.5),
     ("host", "prepare_s"): (1.5e-3, 0.3),
-    ("host", "prepare_request_s"): (32e-6, 0.05),
+    ("host", "prepare_request_s"): (40e-6, 0.3),
     ("host", "change_s"): (0.8e-3, 0.5),
     ("host", "metadata_s"): (3e-3, 0.5),
     ("host", "launch_s"): (1.5e-3, 0.5),
@@ -137,11 +137,12 @@ class StepFit:
         self.keys = list(STEP_PRIORS)
 
     def solve(self) -> tuple[dict[Key, float], dict[str, float]]:
-        """Parameters for a host of factor 1 (the mean over machine A's processes), and the factor of each process."""
+        """Parameters for a host of factor 1 (the mean over machine A's runs), and the factor of each process."""
         start = [math.log(STEP_PRIORS[key][0]) for key in self.keys] + [0.0] * len(self.processes)
         solution = least_squares(self._residuals, start, loss="soft_l1", max_nfev=15).x
         values, factors = self._unpack(solution)
-        mean = math.exp(np.mean([math.log(f) for name, f in factors.items() if name.startswith("A")]))
+        runs = [run for run in self.micro + self.traces if run.machine == "A"]
+        mean = math.exp(np.mean([math.log(factors[process_of(run)]) for run in runs]))
         for key in self.keys:
             if key[0] in ("host", "front_end") and key[1] != "tail_s":
                 values[key] *= mean

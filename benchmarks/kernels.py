@@ -17,16 +17,35 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 
-from simlora.kernels import GroupShape, PagePlan, apply_lora, bgmv, build_segments, from_tensors, mbgmv, pack_adapter, paged_group
-from simlora.kernels.apply import step_segments
-from simlora.kernels.layout import GroupWeights
-from simlora.kernels.measure import LAYERS, LLAMA_8B, copy_bandwidth, graph_time, launch_seconds, token_mapping, traffic_bytes
+from simlora.kernels import (
+    GroupShape,
+    GroupWeights,
+    PagePlan,
+    apply_lora,
+    bgmv,
+    build_segments,
+    from_tensors,
+    mbgmv,
+    pack_adapter,
+    paged_group,
+    step_segments,
+)
+from simlora.kernels.measure import (
+    LAYERS,
+    LLAMA_8B,
+    copy_bandwidth,
+    graph_time,
+    launch_seconds,
+    token_mapping,
+    traffic_bytes,
+)
 
 DTYPE, DEVICE = torch.bfloat16, "cuda"
 LAUNCHES = LAYERS * len(LLAMA_8B) * 2
@@ -229,28 +248,37 @@ def timed(make: Callable[[], Callable[[], None]], failures: dict[str, str], name
         torch.cuda.empty_cache()
 
 
-def rows(peers: list[str], budget_s: float, bandwidth: float, launch_s: float, failures: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """One row for each shape."""
+def shape_row(step: Step, distinct: int, weights: Weights, peers: list[str], ceilings: tuple[float, float],
+              failures: dict[str, str]) -> dict[str, Any]:
+    """One row of the file."""
+    bandwidth, launch_s = ceilings
+    limit = sum(traffic_bytes(LLAMA_8B, LAYERS, step.mapping, step.ranks)) / bandwidth
+    row: dict[str, Any] = {
+        "tokens": step.tokens, "distinct": distinct, "ranks": sorted(set(step.ranks)), "slots": step.slots,
+        "max_rank": step.max_rank, "launches": LAUNCHES, "limit_s": limit, "floor_s": limit + LAUNCHES * launch_s,
+        "ours_s": timed(lambda: ours(step, weights.ours), failures, "ours")}
+    for name in PEERS:
+        row[name + "_s"] = timed(partial(RUNNERS[name], step, weights), failures, name) if name in peers else None
+    return row
+
+
+def rows(peers: list[str], budget_s: float, ceilings: tuple[float, float], failures: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """One row for each shape, until the budget is spent."""
     begin = time.monotonic()
     for slots, max_rank, ranks in SETS:
-        weights = make_weights(slots, max_rank, ranks, "sglang" in peers)
+        if time.monotonic() - begin > budget_s:
+            return
+        weights: Weights | None = make_weights(slots, max_rank, ranks, "sglang" in peers)
         for tokens, distinct in SHAPES:
             if distinct > slots:
                 continue
             if time.monotonic() - begin > budget_s:
                 print(f"budget spent before slots {slots} ranks {sorted(set(ranks))} tokens {tokens}", file=sys.stderr)
                 return
-            mapping = token_mapping(tokens, distinct)
-            step = Step(mapping, slots, ranks, max_rank)
-            limit = sum(traffic_bytes(LLAMA_8B, LAYERS, mapping, ranks)) / bandwidth
-            row = {"tokens": tokens, "distinct": distinct, "ranks": sorted(set(ranks)), "slots": slots, "max_rank": max_rank,
-                   "launches": LAUNCHES, "limit_s": limit, "floor_s": limit + LAUNCHES * launch_s,
-                   "ours_s": timed(lambda: ours(step, weights.ours), failures, "ours")}  # noqa: B023
-            for name in PEERS:
-                row[name + "_s"] = timed(lambda: RUNNERS[name](step, weights), failures, name) if name in peers else None  # noqa: B023
-            yield row
-            del step
-        del weights
+            assert weights is not None
+            yield shape_row(Step(token_mapping(tokens, distinct), slots, ranks, max_rank), distinct, weights, peers, ceilings,
+                            failures)
+        weights = None
         torch.cuda.empty_cache()
 
 
@@ -356,7 +384,7 @@ def main() -> None:
           flush=True)
     failures: dict[str, str] = {}
     table: list[dict[str, Any]] = []
-    for row in rows(peers, args.budget, bandwidth, launch_s, failures):
+    for row in rows(peers, args.budget, (bandwidth, launch_s), failures):
         table.append(row)
         print(line(row), flush=True)
         body = ",\n".join("  " + json.dumps(r) for r in table)

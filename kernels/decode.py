@@ -70,8 +70,8 @@ def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h:
     shrink_rows[(grid_size(items, x, tile),)](
         x, segments.order, segments.tiles, weights.ranks, weights.a_table, weights.pool, weights.a_units, h,
         x.stride(0), h.stride(1), h.stride(0), weights.a_table.stride(0), weights.in_features, segments.bound,
-        steps, SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=splits, ROWS=segments.rows, NR=nr, BK=block,
-        VECTOR=tile.vector, PAGE=weights.page_elements, ALIGNED=weights.aligned,
+        steps, splits, SLICES=weights.slices, RANK_PAD=weights.rank_pad, ROWS=segments.rows, NR=nr, BK=block,
+        VECTOR=tile.vector, AHEAD=tile.ahead, PAGE=weights.page_elements, ALIGNED=weights.aligned,
         EVEN=weights.in_features == block * steps * splits, PDL=early, UPCAST=INTERPRET,
         **options(tile.num_warps, 1, early, tile.maxnreg))
 
@@ -87,9 +87,9 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
     early = dependent_launch(device_index(y)) if pdl is None else pdl
     expand_rows[(grid_size(items, y, tile),)](
         y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool, weights.b_units,
-        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *widths, segments.bound,
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS=h.shape[0], SPLITS_PAD=power_of_two(h.shape[0]),
-        ROWS=segments.rows, BN=block, VECTOR=tile.vector,
+        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *widths, segments.bound, h.shape[0],
+        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]),
+        ROWS=segments.rows, BN=block, VECTOR=tile.vector, AHEAD=tile.ahead,
         PAGE=weights.page_elements, ALIGNED=weights.aligned, EVEN=all(w % block == 0 for w in weights.out_features),
         PDL=early, UPCAST=INTERPRET, **options(tile.num_warps, 1, early, tile.maxnreg))
 

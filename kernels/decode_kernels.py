@@ -77,11 +77,11 @@ def _shrink_many(x, out, a, total, tokens, length, first, x_stride, h_stride, co
     return tl.where(last, 0.0, total)
 
 
-@triton.jit(do_not_specialize=["table_stride", "bound", "steps"])
+@triton.jit(do_not_specialize=["table_stride", "bound", "steps", "splits"])
 def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, bound,
-                steps,
-                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
-                BK: tl.constexpr, VECTOR: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
+                steps, splits,
+                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr, BK: tl.constexpr,
+                VECTOR: tl.constexpr, AHEAD: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
                 PDL: tl.constexpr, UPCAST: tl.constexpr):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], for j < rank of p's adapter.
 
@@ -90,7 +90,7 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
     vector products instead of the tensor cores.
     """
     row_blocks: tl.constexpr = (SLICES * RANK_PAD + NR - 1) // NR
-    per_tile: tl.constexpr = row_blocks * SPLITS
+    per_tile = row_blocks * splits
     if PDL:
         gdc_launch_dependents()
     item = tl.program_id(0)
@@ -107,9 +107,10 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
         last = step + 1 == steps
         next_item = tl.where(last, item + tl.num_programs(0), item)
         next_step = tl.where(last, 0, step + 1)
-        next_length, next_first, next_rank, next_a, next_tokens, next_token0 = _shrink_fetch(
-            next_item, next_step, order, tiles, ranks, table, pool, units, table_stride, dim, bound, per_tile, row_blocks,
-            steps, SLICES, RANK_PAD, ROWS, NR, BK, PAGE, ALIGNED, EVEN)
+        if AHEAD:
+            next_length, next_first, next_rank, next_a, next_tokens, next_token0 = _shrink_fetch(
+                next_item, next_step, order, tiles, ranks, table, pool, units, table_stride, dim, bound, per_tile, row_blocks,
+                steps, SLICES, RANK_PAD, ROWS, NR, BK, PAGE, ALIGNED, EVEN)
         within = item % per_tile
         split = within // row_blocks
         row0 = (within - split * row_blocks) * NR
@@ -131,6 +132,10 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
                 else:
                     several = _shrink_many(x, out, a, several, tokens, length, first, x_stride, h_stride, columns, dim, live,
                                            last, ROWS, EVEN, UPCAST)
+        if not AHEAD:
+            next_length, next_first, next_rank, next_a, next_tokens, next_token0 = _shrink_fetch(
+                next_item, next_step, order, tiles, ranks, table, pool, units, table_stride, dim, bound, per_tile, row_blocks,
+                steps, SLICES, RANK_PAD, ROWS, NR, BK, PAGE, ALIGNED, EVEN)
         item = next_item
         step = next_step
         length = next_length
@@ -185,8 +190,22 @@ def _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_
 
 
 @triton.jit
-def _expand_one(y, h_column, b, scale, token, first, y_stride, h_stride, h_split_stride, y_column, left, live,
-                SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr):
+def summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
+                 RANK_PAD: tl.constexpr):
+    """sum over k < splits of h[k, first + m, column j], float32 [ROWS, RANK_PAD], zero beyond the rank.
+
+    Columns beyond the rank are loaded and dropped: a mask that changes from column to column would split wide loads.
+    """
+    row = h_column[None, :] + (first + tl.arange(0, ROWS)).to(tl.int64)[:, None] * h_stride
+    total = tl.zeros((ROWS, RANK_PAD), dtype=tl.float32)
+    for k in tl.static_range(SPLITS_PAD):
+        total += tl.load(row + k * h_split_stride, mask=(here & (k < splits))[:, None], other=0.0, cache_modifier=".cg")
+    return tl.where(live[None, :], total, 0.0)
+
+
+@triton.jit
+def _expand_one(y, h_column, b, scale, token, first, y_stride, h_stride, h_split_stride, y_column, left, live, splits,
+                SPLITS_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr):
     """One row of y += scale * (sum of h's parts) B."""
     offsets = tl.arange(0, BN)
     target = y + token.to(tl.int64) * y_stride + y_column + offsets
@@ -196,9 +215,9 @@ def _expand_one(y, h_column, b, scale, token, first, y_stride, h_stride, h_split
         base = tl.load(target, mask=offsets < left, other=0.0, cache_modifier=".cg")
     k = tl.arange(0, SPLITS_PAD)
     row = h_column + first.to(tl.int64) * h_stride
-    parts = tl.load(row[None, :] + k.to(tl.int64)[:, None] * h_split_stride, mask=(k < SPLITS)[:, None] & live[None, :],
-                    other=0.0, cache_modifier=".cg")
-    weight = tl.sum(parts, axis=0) * scale
+    parts = tl.load(row[None, :] + k.to(tl.int64)[:, None] * h_split_stride, mask=(k < splits)[:, None], other=0.0,
+                    cache_modifier=".cg")
+    weight = tl.where(live, tl.sum(parts, axis=0), 0.0) * scale
     acc = (tl.sum(b.to(tl.float32) * weight[:, None], axis=0) + base.to(tl.float32)).to(y.dtype.element_ty)
     if EVEN:
         tl.store(target, acc)
@@ -208,7 +227,7 @@ def _expand_one(y, h_column, b, scale, token, first, y_stride, h_stride, h_split
 
 @triton.jit
 def _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride, y_column, left, live,
-                 SPLITS: tl.constexpr, ROWS: tl.constexpr, RANK_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
+                 splits, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr, RANK_PAD: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
                  UPCAST: tl.constexpr):
     """Several rows of y += scale * (sum of h's parts) B."""
     offsets = tl.arange(0, BN)
@@ -218,7 +237,7 @@ def _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_strid
         keep = keep & (offsets < left)[None, :]
     target = y + tokens.to(tl.int64)[:, None] * y_stride + (y_column + offsets)[None, :]
     base = tl.load(target, mask=keep, other=0.0, cache_modifier=".cg")
-    weight = summed_parts(h_column, first, h_stride, h_split_stride, here, live, SPLITS, ROWS, RANK_PAD) * scale
+    weight = summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD, ROWS, RANK_PAD) * scale
     if UPCAST:
         product = tl.dot(weight, b.to(tl.float32), input_precision="ieee")
     else:
@@ -226,11 +245,11 @@ def _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_strid
     tl.store(target, (base.to(tl.float32) + product).to(y.dtype.element_ty), mask=keep)
 
 
-@triton.jit(do_not_specialize=["table_stride", "bound"])
+@triton.jit(do_not_specialize=["table_stride", "bound", "splits"])
 def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
-                width0, width1, width2, bound,
-                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
-                ROWS: tl.constexpr, BN: tl.constexpr, VECTOR: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr,
+                width0, width1, width2, bound, splits,
+                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
+                BN: tl.constexpr, VECTOR: tl.constexpr, AHEAD: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr,
                 EVEN: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j].
 
@@ -252,26 +271,31 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
         gdc_wait()
     while length > 0:
         item += tl.num_programs(0)
-        next_length, next_first, next_rank, next_scale, next_part, next_column, next_left, next_b, next_tokens, next_token0 = \
-            _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_stride, width0, width1, width2, bound,
-                          per_tile, SLICES, RANK_PAD, ROWS, BN, PAGE, ALIGNED, EVEN)
+        if AHEAD:
+            (next_length, next_first, next_rank, next_scale, next_part, next_column, next_left, next_b, next_tokens,
+             next_token0) = _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_stride, width0, width1,
+                                          width2, bound, per_tile, SLICES, RANK_PAD, ROWS, BN, PAGE, ALIGNED, EVEN)
         live = j < rank
         h_column = h + part * RANK_PAD + j
         if rank > 0:
             if ROWS == 1:
                 _expand_one(y, h_column, b, scale, token0, first, y_stride, h_stride, h_split_stride, y_column, left, live,
-                            SPLITS, SPLITS_PAD, BN, EVEN)
+                            splits, SPLITS_PAD, BN, EVEN)
             else:
                 if VECTOR:
                     if length == 1:
                         _expand_one(y, h_column, b, scale, token0, first, y_stride, h_stride, h_split_stride, y_column, left,
-                                    live, SPLITS, SPLITS_PAD, BN, EVEN)
+                                    live, splits, SPLITS_PAD, BN, EVEN)
                     else:
                         _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride,
-                                     y_column, left, live, SPLITS, ROWS, RANK_PAD, BN, EVEN, UPCAST)
+                                     y_column, left, live, splits, SPLITS_PAD, ROWS, RANK_PAD, BN, EVEN, UPCAST)
                 else:
                     _expand_many(y, h_column, b, scale, tokens, length, first, y_stride, h_stride, h_split_stride, y_column,
-                                 left, live, SPLITS, ROWS, RANK_PAD, BN, EVEN, UPCAST)
+                                 left, live, splits, SPLITS_PAD, ROWS, RANK_PAD, BN, EVEN, UPCAST)
+        if not AHEAD:
+            (next_length, next_first, next_rank, next_scale, next_part, next_column, next_left, next_b, next_tokens,
+             next_token0) = _expand_fetch(item, order, tiles, ranks, scaling, table, pool, units, table_stride, width0, width1,
+                                          width2, bound, per_tile, SLICES, RANK_PAD, ROWS, BN, PAGE, ALIGNED, EVEN)
         length = next_length
         first = next_first
         rank = next_rank
@@ -282,20 +306,3 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
         b = next_b
         tokens = next_tokens
         token0 = next_token0
-
-
-@triton.jit
-def summed_parts(h_column, first, h_stride, h_split_stride, here, live, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-                 RANK_PAD: tl.constexpr):
-    """sum over k < SPLITS of h[k, first + m, column j], float32 [ROWS, RANK_PAD]; four parts a load, which keeps it wide."""
-    m = tl.arange(0, ROWS)
-    row = h_column[None, :] + (first + m).to(tl.int64)[:, None] * h_stride
-    held = here[:, None] & live[None, :]
-    CHUNK: tl.constexpr = 4 if SPLITS >= 4 else (2 if SPLITS >= 2 else 1)
-    c = tl.arange(0, CHUNK)
-    total = tl.zeros((ROWS, RANK_PAD), dtype=tl.float32)
-    for k in tl.static_range(0, SPLITS, CHUNK):
-        where = row[None, :, :] + (k + c).to(tl.int64)[:, None, None] * h_split_stride
-        parts = tl.load(where, mask=held[None, :, :] & (k + c < SPLITS)[:, None, None], other=0.0, cache_modifier=".cg")
-        total += tl.sum(parts, axis=0)
-    return total

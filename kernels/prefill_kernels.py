@@ -10,9 +10,9 @@ from .addressing import row_starts
 from .decode_kernels import summed_parts
 
 
-@triton.jit(do_not_specialize=["table_stride", "steps"])
-def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, steps,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
+@triton.jit(do_not_specialize=["table_stride", "steps", "splits"])
+def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, steps, splits,
+                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
                  BK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
                  UPCAST: tl.constexpr):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], one program for each
@@ -22,8 +22,8 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
         gdc_launch_dependents()
         gdc_wait()
     pid = tl.program_id(0)
-    tile = pid // (row_blocks * SPLITS)
-    within = pid - tile * (row_blocks * SPLITS)
+    tile = pid // (row_blocks * splits)
+    within = pid - tile * (row_blocks * splits)
     split = within // row_blocks
     row0 = (within - split * row_blocks) * NR
     length = tl.load(tiles + tile * 4 + 2)
@@ -68,10 +68,10 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             tl.store(target, acc, mask=here[:, None] & live[None, :])
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit(do_not_specialize=["table_stride", "splits"])
 def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
-                 width0, width1, width2,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
+                 width0, width1, width2, splits,
+                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
                  CHUNK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
                  UPCAST: tl.constexpr):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
@@ -118,8 +118,8 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             here = m < length
             token = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
             y_rows = y + token * y_stride + y_first
-            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, here, live, SPLITS, ROWS, RANK_PAD)
-            weight *= scale
+            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, splits, here, live,
+                                  SPLITS_PAD, ROWS, RANK_PAD) * scale
             if UPCAST:
                 left = weight
             else:

@@ -20,7 +20,8 @@ class Tile:
     """One kernel's tile. nr: rank rows a program reads (shrink). block: columns (shrink) or outputs (expand).
 
     splits: parts of the columns (prefill shrink). steps: blocks of an item (decode shrink, whose parts follow from it).
-    chunk: blocks a program loops over (prefill expand). vector: vector products for tiles of one row (decode). waves:
+    chunk: blocks a program loops over (prefill expand). vector: vector products for tiles of one row (decode).
+    ahead: load the next item's weights before the current item is computed (decode). waves:
     programs for each multiprocessor at most (decode).
     """
 
@@ -30,6 +31,7 @@ class Tile:
     chunk: int = 1
     steps: int = 1
     vector: bool = True
+    ahead: bool = True
     waves: int = 4
     num_warps: int = 4
     num_stages: int = 1

@@ -11,7 +11,8 @@ import json
 import multiprocessing
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from .segments import Segments, build_segments
 from .sgmv import partials
 from .tiles import Tile, entry
 
-MOST_SPLITS = 32
-"""Partial sums beyond this many parts cost more to add up than they hide."""
+MAP_WEIGHTS = (1.0, 0.5)
+"""Weight of the all-distinct and of the identical mapping."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +46,35 @@ class Case:
 
 
 SETS: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...] = (
-    ((16,) * 32, ((1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (64, 32), (128, 32), (256, 32),
-                  (512, 8), (2048, 8), (8192, 8))),
+    ((16,) * 32, ((1, 1), (8, 8), (32, 32), (64, 32), (128, 32), (256, 32), (512, 8), (2048, 8), (8192, 8))),
     ((8, 16, 32, 64) * 8, ((8, 8), (32, 32), (64, 32), (128, 32), (256, 32), (2048, 8), (8192, 8))),
-    ((64,) * 8, ((1, 1), (2, 2), (8, 8), (32, 8), (128, 8), (512, 8), (2048, 8), (8192, 8))),
-    ((16,) * 128, ((64, 64), (128, 128), (256, 128))),
+    ((64,) * 8, ((1, 1), (8, 8), (32, 8), (128, 8), (512, 8))),
+    ((16,) * 128, ((128, 128), (256, 128))),
 )
 
 
-def candidates(kernel: str, phase: str, rank_pad: int, slices: int, width: int) -> Iterator[Tile]:
+def candidates(kernel: str, phase: str, rank_pad: int, slices: int) -> Iterator[Tile]:
     """Tiles worth timing."""
     if phase == "decode" and kernel == "shrink":
-        grid = ((16, 256, 4), (16, 512, 4), (16, 512, 8), (16, 1024, 4), (16, 1024, 8), (32, 256, 4), (32, 512, 8),
-                (64, 256, 4), (64, 256, 8), (64, 512, 8))
-        for nr, block, warps in grid:
-            if nr < 2 * slices * rank_pad and width <= MOST_SPLITS * block:
-                yield from (Tile(block=block, nr=nr, vector=v, num_warps=warps) for v in (0, 2, 16))
+        for nr, block, warps in ((16, 256, 4), (16, 512, 4), (32, 256, 4), (64, 128, 4), (64, 256, 8), (16, 1024, 8)):
+            if nr < 2 * slices * rank_pad:
+                for vector in (True, False):
+                    tile = Tile(block=block, nr=nr, num_warps=warps, vector=vector)
+                    yield from (replace(tile, ahead=False, waves=16, steps=n) for n in (1, 2))
+                    yield from (replace(tile, ahead=True, waves=3, steps=n) for n in (1, 2, 4))
     elif phase == "decode":
-        for elements, warps in ((2048, 4), (4096, 2), (4096, 4), (8192, 4), (8192, 8), (16384, 4), (16384, 8)):
-            block = max(32, elements // rank_pad)
-            yield from (Tile(block=block, vector=v, num_warps=warps) for v in (0, 2, 16))
+        for elements, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
+            for vector in (True, False):
+                tile = Tile(block=max(32, elements // rank_pad), num_warps=warps, vector=vector)
+                yield replace(tile, ahead=False, waves=16)
+                yield from (replace(tile, ahead=True, waves=w) for w in (2, 4))
     elif kernel == "shrink":
         nr = min(256, 1 << (slices * rank_pad - 1).bit_length())
-        for block, warps, stages in ((64, 4, 3), (64, 4, 4), (128, 4, 3), (128, 8, 3), (64, 8, 3)):
+        for block, warps, stages in ((64, 4, 4), (128, 4, 3), (128, 8, 3)):
             yield from (Tile(block=block, nr=nr, splits=s, num_warps=warps, num_stages=stages) for s in (1, 2, 4, 8))
-            if nr > 64:
-                yield from (Tile(block=block, nr=64, splits=s, num_warps=warps, num_stages=stages) for s in (2, 4))
     else:
-        for block, warps in ((64, 4), (128, 4), (128, 8), (256, 8)):
-            for chunk, stages in ((1, 1), (4, 1), (4, 2), (8, 2), (8, 3)):
+        for block, warps in ((128, 4), (128, 8), (256, 8)):
+            for chunk, stages in ((1, 1), (4, 1), (8, 3)):
                 if rank_pad * block <= 16384:
                     yield Tile(block=block, chunk=chunk, num_warps=warps, num_stages=stages)
 
@@ -85,18 +86,20 @@ class Bench:
         self.weights, self.case, self.group = weights, case, group
         self.x = torch.randn(case.tokens, group.in_features, device="cuda", dtype=weights[0].dtype)
         self.y = torch.zeros(case.tokens, sum(group.out_features), device="cuda", dtype=weights[0].dtype)
+        spread = {case.distinct, 1} if case.phase == "decode" else {case.distinct}
         self.maps = [build_segments(token_mapping(case.tokens, d).cuda(), weights[0].slots, rows)
-                     for d in sorted({case.distinct, 1}, reverse=True)]
+                     for d in sorted(spread, reverse=True)]
+
+    def parts(self, tile: Tile) -> int:
+        """Parts that a shrink tile splits the columns into."""
+        if self.case.phase == "decode":
+            return decode.decode_splits(self.weights[0], self.maps[0], tile)
+        return prefill.prefill_splits(self.weights[0], tile)
 
     def seconds(self, kernel: str, tile: Tile, segments: Segments, splits: int, replays: int = 6) -> float:
         """Median seconds over all layers."""
         phase = decode if self.case.phase == "decode" else prefill
-        if kernel == "shrink":
-            parts = (decode.decode_splits(self.weights[0], segments, tile) if phase is decode
-                     else prefill.prefill_splits(self.weights[0], tile))
-        else:
-            parts = splits
-        h = partials(self.x, self.weights[0], parts).normal_()
+        h = partials(self.x, self.weights[0], splits or self.parts(tile)).normal_()
 
         def run() -> None:
             for w in self.weights:
@@ -108,21 +111,44 @@ class Bench:
         return graph_time(run, replays, 1)
 
 
-def best_tile(bench: Bench, kernel: str, log: list[dict[str, Any]], splits: int) -> Tile:
-    """The candidate with the least sum of relative times over the mappings."""
-    weights, case = bench.weights[0], bench.case
-    timed: list[tuple[Tile, list[float]]] = []
-    for tile in candidates(kernel, case.phase, weights.rank_pad, weights.slices, weights.in_features):
+@dataclass(frozen=True)
+class Timed:
+    """One candidate's seconds for each mapping, and the parts of the partial sums it writes or reads."""
+
+    tile: Tile
+    parts: int
+    seconds: tuple[float, ...]
+
+
+def time_all(bench: Bench, kernel: str, parts: int, log: list[dict[str, Any]]) -> list[Timed]:
+    """Every candidate of one kernel that this GPU can run."""
+    weights, case, found = bench.weights[0], bench.case, []
+    for tile in candidates(kernel, case.phase, weights.rank_pad, weights.slices):
         try:
-            timed.append((tile, [bench.seconds(kernel, tile, m, splits) for m in bench.maps]))
-        except (RuntimeError, ValueError, TritonError) as failed:  # too many registers or too much shared memory for this tile
-            log.append({"group": bench.group.name, "kernel": kernel, "tile": str(tile), "error": repr(failed)[:200]})
-    floor = [min(times[i] for _, times in timed) for i in range(len(bench.maps))]
-    scored = sorted(timed, key=lambda pair: sum(t / f for t, f in zip(pair[1], floor, strict=True)))
-    for tile, times in scored:
+            seconds = tuple(bench.seconds(kernel, tile, m, parts) for m in bench.maps)
+        except (RuntimeError, ValueError, TritonError):  # too many registers or too much shared memory for this tile
+            continue
+        found.append(Timed(tile, parts or bench.parts(tile), seconds))
         log.append({"group": bench.group.name, "kernel": kernel, "ranks": sorted(set(case.ranks)), "slots": len(case.ranks),
-                    "tokens": case.tokens, "rows": bench.maps[0].rows, "splits": splits, "seconds": times, "tile": str(tile)})
-    return scored[0][0]
+                    "tokens": case.tokens, "parts": found[-1].parts, "seconds": seconds, "tile": str(tile)})
+    return found
+
+
+def tune_group(bench: Bench, log: list[dict[str, Any]]) -> tuple[Tile, Tile]:
+    """The shrink and expand tiles with the least sum of times, each mapping's relative to the best for it."""
+    def score(seconds: Iterable[float], best: Iterable[float]) -> float:
+        return sum(weight * s / b for weight, s, b in zip(MAP_WEIGHTS, seconds, best, strict=False))
+
+    shrinks = time_all(bench, "shrink", 0, log)
+    least = [min(s.seconds[i] for s in shrinks) for i in range(len(bench.maps))]
+    ranked = sorted(shrinks, key=lambda s: score(s.seconds, least))
+    kept = {s.parts: s for s in reversed(ranked)}  # the best for each number of parts
+    chosen = sorted(kept.values(), key=lambda s: score(s.seconds, least))[:2]
+    pairs = [(s, e) for s in chosen for e in time_all(bench, "expand", s.parts, log)]
+    totals = [[s.seconds[i] + e.seconds[i] for i in range(len(bench.maps))] for s, e in pairs]
+    best = [min(t[i] for t in totals) for i in range(len(bench.maps))]
+    pick = min(range(len(pairs)), key=lambda n: score(totals[n], best))
+    return pairs[pick][0].tile, pairs[pick][1].tile
 
 
 def tune_case(case: Case, layers: list[list[GroupWeights]], rows: int, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -131,37 +157,30 @@ def tune_case(case: Case, layers: list[list[GroupWeights]], rows: int, log: list
     for i, group in enumerate(LLAMA_8B):
         weights = [layer[i] for layer in layers]
         bench = Bench(group, weights, case, rows)
-        shrink = best_tile(bench, "shrink", log, 0)
-        splits = (decode.decode_splits(weights[0], bench.maps[0], shrink) if case.phase == "decode"
-                  else prefill.prefill_splits(weights[0], shrink))
-        expand = best_tile(bench, "expand", log, splits)
-        for kernel, tile in (("shrink", shrink), ("expand", expand)):
+        for kernel, tile in zip(("shrink", "expand"), tune_group(bench, log), strict=True):
             found.append(entry(decode.shape_of(kernel, case.phase, weights[0], bench.maps[0]), tile))
     return found
 
 
-def compile_share(item: tuple[tuple[int, ...], int, int, str]) -> None:
+def compile_share(item: tuple[tuple[int, ...], int, int, str, int]) -> None:
     """Compile one kernel's candidates into Triton's cache by launching them once on one layer (a worker process)."""
-    ranks, tokens, group_index, kernel = item
+    ranks, tokens, group_index, kernel, parts = item
     group = LLAMA_8B[group_index]
     weights = layer_weights([group], ranks, 1)[0]
     case = Case(ranks, tokens, len(ranks))
     bench = Bench(group, weights, case, 64 if case.phase == "prefill" else 16)
-    blocks = (256, 512, 1024) if case.phase == "decode" else ()
-    parts = {-(-group.in_features // block) for block in blocks} or {1, 2, 4, 8}
-    for tile in candidates(kernel, case.phase, weights[0].rank_pad, weights[0].slices,
-                           weights[0].in_features):
-        for splits in sorted(p for p in parts if p <= MOST_SPLITS) if kernel == "expand" else (0,):
-            try:
-                bench.seconds(kernel, tile, bench.maps[0], splits, replays=1)
-            except (RuntimeError, ValueError, TritonError):
-                continue
+    for tile in candidates(kernel, case.phase, weights[0].rank_pad, weights[0].slices):
+        if kernel == "shrink" and (tile.steps > 1 or tile.splits not in (1, 4)):
+            continue
+        with suppress(RuntimeError, ValueError, TritonError):
+            bench.seconds(kernel, tile, bench.maps[0], parts, replays=1)
 
 
 def precompile(workers: int) -> None:
-    """Fill Triton's cache in parallel; kernels are keyed by group shape, rank_pad and phase."""
-    work = [(ranks, tokens, g, kernel) for tokens in (32, 2048) for kernel in ("expand", "shrink")
-            for ranks in ((16,) * 8, (8, 16, 32, 64) * 2) for g in range(4)]
+    """Fill Triton's cache in parallel; kernels are keyed by slice count, rank_pad, phase and parts (a power of two)."""
+    work = [(ranks, tokens, g, kernel, parts) for kernel, choices in (("expand", (16, 8, 4, 32, 2)), ("shrink", (0,)))
+            for parts in choices for ranks in ((8, 16, 32, 64) * 2, (16,) * 8) for tokens in (32, 2048) for g in range(3)
+            if tokens == 32 or parts <= 8]
     with multiprocessing.get_context("spawn").Pool(min(workers, len(work))) as pool:
         pool.map(compile_share, work, chunksize=1)
 

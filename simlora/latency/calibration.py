@@ -61,8 +61,8 @@ class LoraKernelParameters(Part):
 class HostParameters(Part):
     """CPU time of the engine process. `layer` costs are multiplied by the number of layers.
 
-    prepare: outputs of the step before, scheduling, batch update. metadata: the LoRA mapping of a changed batch, rebuilt
-    with a flag read back from the GPU; it waits for the step before, and what follows it is never hidden behind the GPU.
+    prepare: outputs of the step before, scheduling, batch update. metadata: the LoRA mapping of a changed batch, with a
+    flag read back from the GPU: it waits for the step before, and what follows it is never hidden behind the GPU.
     launch: attention metadata, the replay or launches of the forward pass, logits and sampler.
     """
 

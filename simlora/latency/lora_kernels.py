@@ -31,11 +31,8 @@ def split_k(tokens: int) -> int:
 
 
 def row_tiles(lora_tokens: int, adapters: int, rows: int) -> float:
-    """Expected row tiles over all adapters: exact for one, about half a tile of waste per adapter for many."""
-    if adapters == 1:
-        return float(-(-lora_tokens // rows))
-    per_adapter = lora_tokens / adapters
-    return adapters * max(1.0, per_adapter / rows + 0.5 * (1.0 - 1.0 / adapters))
+    """Expected row tiles over all adapters: every adapter has one, and half a tile of waste for each but the first."""
+    return max(float(adapters), float(-(-lora_tokens // rows)), lora_tokens / rows + 0.5 * (adapters - 1))
 
 
 @dataclass(frozen=True)

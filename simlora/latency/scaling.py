@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simlora.latency.calibration import Calibration, GpuId, Term
+from simlora.latency.calibration import Calibration, GpuId, StartParameters, Term
 from simlora.latency.inputs import EngineSettings
 from simlora.scenario.gpu_spec import GpuSpec
 
@@ -14,6 +14,10 @@ ROOFLINE_ATTENTION_FRACTION = 0.35
 """Shares of the datasheet's peaks that well-tuned kernels usually reach; for architectures without a calibration."""
 
 BLOCK_COSTS = ("dead_shrink_s", "dead_expand_s", "shrink_s", "shrink_wide_s", "expand_s", "expand_wide_s")
+
+START_VLLM_0_8 = StartParameters(base_s=40.0, lora_s=0.0, slot_s=3.5)
+"""Graph capture of vLLM 0.8.5 on an H100: 65 s with 8 slots to 1,328 s with 352 (public logs of
+FerranAgulloLopez/GPULLMAdapterOptimization, commit bae36e2d, 2025-11-14): 35 to 60 s and 3.5 s per slot."""
 
 ENGINE_TERMS = ("host", "lora_kernels", "copies", "front_end", "engine_start")
 
@@ -37,6 +41,11 @@ def scale_to_engine(calibration: Calibration, engine: EngineSettings) -> Calibra
     if engine.kind == measured.kind and same_version:
         return calibration
     note = f"engine terms of {measured.kind} {measured.version} used for {engine.kind} {engine.version}"
+    if engine.kind == "vllm" and engine.version.split(".")[:2] == ["0", "8"]:
+        start = calibration.terms.engine_start.model_copy(update={"parameters": START_VLLM_0_8, "basis": "assumed"})
+        calibration = calibration.model_copy(
+            update={"terms": calibration.terms.model_copy(update={"engine_start": start})}
+        )
     return _marked(calibration, ENGINE_TERMS, note)
 
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import log2
 from typing import Any
 
 from simlora.errors import SimloraError
 from simlora.memory.advice import rank_waste
 from simlora.results.summary import summarize
 from simlora.scenario import Scenario, changed
+from simlora.scenario.checks import largest_host_cache
 from simlora.sim.build import Inputs, build_inputs
 from simlora.sim.simulate import simulate
 
 MAX_REQUESTS = 1500
 """Requests that a candidate's rerun simulates, from the middle of the run's busiest stretch on."""
 MAX_CANDIDATES = 4
+LOSS_WEIGHT = 4.0
+"""How much more a lost point of attainment weighs than a gained one."""
 NOTABLE_SHARE = 0.05
 """A share of the request-seconds below which no change is tried for it."""
-CONTEXT_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Outcome:
     ttft_mean_s: float | None
     tpot_mean_s: float | None
     attainment: float
+    meets_slo: bool
     throughput_tps: float
     usd_per_hour: float
     kv_tokens: int
@@ -43,6 +47,7 @@ class Outcome:
             ttft_mean_s=summary["ttft_s"]["mean"],
             tpot_mean_s=summary["tpot_s"]["mean"],
             attainment=summary["slo"]["attainment"],
+            meets_slo=summary["slo"]["attainment"] >= scenario.slo.attainment,
             throughput_tps=summary["output_throughput_tps"] or 0.0,
             usd_per_hour=gpus * scenario.cost.gpu_hour_usd,
             kv_tokens=kv_tokens,
@@ -51,11 +56,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One change, and what it gives."""
+    """One change of one or several keys, and what it gives."""
 
-    key: str
-    before: Any
-    after: Any
+    changes: tuple[tuple[str, Any, Any], ...]
+    """(key, value before, value after)."""
     outcome: Outcome | None
     refused: str = ""
     """Why the change is impossible, when outcome is None."""
@@ -79,13 +83,12 @@ def decide(inputs: Inputs, summary: dict[str, Any], progress: Callable[[str], No
     scenario = inputs.scenario
     sample = _sample(inputs)
     base = _play(sample)
-    tried = []
-    for key, value in _candidates(scenario, summary):
-        if progress is not None:
-            progress(f"{key} {_value(scenario, key)} -> {value}")
-        tried.append(_try(sample, key, value))
-        if len(tried) == MAX_CANDIDATES:
-            break
+    tried: list[Candidate] = []
+    for changes in _candidates(scenario, summary):
+        if len(tried) < MAX_CANDIDATES:
+            if progress is not None:
+                progress(", ".join(f"{key} -> {value}" for key, value in changes.items()))
+            tried.append(_try(sample, changes))
     meets = summary["slo"]["attainment"] >= scenario.slo.attainment
     ranked = sorted(tried, key=lambda c: _merit(c, base, meets), reverse=True)
     best = ranked[0] if ranked and _merit(ranked[0], base, meets) > 0 else None
@@ -116,57 +119,87 @@ def _play(inputs: Inputs) -> Outcome:
     return Outcome.of(summarize(simulate(inputs)), inputs.scenario, kv_tokens)
 
 
-def _try(sample: Inputs, key: str, value: Any) -> Candidate:
-    before = _value(sample.scenario, key)
+def _try(sample: Inputs, changes: dict[str, Any]) -> Candidate:
+    listed = tuple((key, _value(sample.scenario, key), value) for key, value in changes.items())
     try:
-        scenario = changed(sample.scenario, {key: value})
-        outcome = _play(build_inputs(scenario, sample.adapters, sample.requests, sample.initial))
+        scenario = changed(sample.scenario, changes)
+        outcome = _play(build_inputs(scenario, sample.adapters, sample.requests))
     except SimloraError as error:
-        return Candidate(key, before, value, None, str(error))
-    return Candidate(key, before, value, outcome)
+        return Candidate(listed, None, str(error))
+    return Candidate(listed, outcome)
 
 
-def _candidates(scenario: Scenario, summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(key, new value) by the shares of lost request-seconds, largest first."""
-    engine, shares = scenario.engine, summary["bottleneck"]["shares"]
-    share = {name: value or 0.0 for name, value in shares.items()}
-    waste = rank_waste(scenario)
-    meets = summary["slo"]["attainment"] >= scenario.slo.attainment
+def _candidates(scenario: Scenario, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Changes by the share of the request-seconds that they could save, largest first."""
+    options = [*_adapter_options(scenario, summary), *_capacity_options(scenario, summary)]
+    for weight, changes in sorted(options, key=lambda option: -option[0]):
+        if weight >= NOTABLE_SHARE and any(value != _value(scenario, key) for key, value in changes.items()):
+            yield changes
+
+
+def _adapter_options(scenario: Scenario, summary: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Slots, host cache and slot rank."""
+    engine, share = scenario.engine, _shares(summary)
     adapters = scenario.adapters.count
-    options: list[tuple[float, str, Any]] = []
-    slots, loads = share["queue_slots"], share["load"]
-    if engine.enable_lora and adapters > engine.max_loras:
-        options.append((slots + loads, "engine.max_loras", min(2 * engine.max_loras, adapters)))
-    if engine.enable_lora and adapters > engine.max_cpu_loras:
-        options.append((loads, "engine.max_cpu_loras", min(4 * engine.max_cpu_loras, adapters)))
-    options.append((share["queue_seqs"], "engine.max_num_seqs", 2 * engine.max_num_seqs))
-    options.append((share["queue_kv"], "engine.gpu_memory_utilization", 0.95))
-    if engine.enable_lora and engine.max_loras > 1:
-        options.append((share["queue_kv"] + share["decode_lora"], "engine.max_loras", max(1, engine.max_loras // 2)))
+    if not engine.enable_lora or not adapters:
+        return
+    stalls = share["queue_slots"] + share["load"]
+    cache = "engine.max_cpu_loras"
+    if adapters > engine.max_loras:
+        slots = min(2 * engine.max_loras, adapters)
+        yield stalls, {"engine.max_loras": slots, cache: max(slots, engine.max_cpu_loras)}
+        slots = min(4 * engine.max_loras, adapters)
+        yield 0.9 * share["queue_slots"], {"engine.max_loras": slots, cache: max(slots, engine.max_cpu_loras)}
+    if adapters > engine.max_cpu_loras:
+        yield 0.95 * stalls, {cache: min(largest_host_cache(scenario), adapters)}
+    if engine.max_loras > 1:
+        yield share["queue_kv"] + share["decode_lora"], {"engine.max_loras": max(1, engine.max_loras // 2)}
+    waste = rank_waste(scenario)
     if waste is not None:
-        options.append((share["decode_lora"] + share["queue_kv"], "engine.max_lora_rank", waste.enough))
-    lost = sum(value for name, value in share.items() if name.startswith("queue"))
-    options.append((1.0 if not meets else lost, "cluster.replicas", scenario.cluster.replicas + 1))
-    if meets and scenario.cluster.replicas > 1:
-        options.append((1.0, "cluster.replicas", scenario.cluster.replicas - 1))
-    for weight, key, value in sorted(options, key=lambda o: -o[0]):
-        if weight >= NOTABLE_SHARE and value != _value(scenario, key):
-            yield key, value
+        yield share["decode_lora"] + share["queue_kv"], {"engine.max_lora_rank": waste.enough}
+
+
+def _capacity_options(scenario: Scenario, summary: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Seats, memory and replicas."""
+    engine, share, replicas = scenario.engine, _shares(summary), scenario.cluster.replicas
+    yield share["queue_seqs"], {"engine.max_num_seqs": 2 * engine.max_num_seqs}
+    if engine.gpu_memory_utilization < 0.95 and engine.num_gpu_blocks_override is None:
+        yield share["queue_kv"], {"engine.gpu_memory_utilization": 0.95}
+    if engine.num_gpu_blocks_override is not None:
+        yield share["queue_kv"], {"engine.num_gpu_blocks_override": None}
+    waiting = sum(value for name, value in share.items() if name.startswith("queue"))
+    if summary["slo"]["attainment"] < scenario.slo.attainment:
+        yield 1.0, {"cluster.replicas": replicas + 1}
+    else:
+        yield waiting, {"cluster.replicas": replicas + 1}
+        if replicas > 1:
+            yield 1.0, {"cluster.replicas": replicas - 1}
+
+
+def _shares(summary: dict[str, Any]) -> dict[str, float]:
+    return {name: value or 0.0 for name, value in summary["bottleneck"]["shares"].items()}
 
 
 def _merit(candidate: Candidate, base: Outcome, meets_slo: bool) -> float:
-    """Positive when the change is worth it: attainment first; at equal attainment latency per dollar."""
+    """Positive when the change is worth it.
+
+    Points of attainment count most; halving the mean TTFT is worth ten of them, a tenth more throughput five. With a
+    higher price the gain is per dollar. A run that meets its SLO is not made dearer, and may be made cheaper.
+    """
     out = candidate.outcome
     if out is None:
         return -1.0
     gain = out.attainment - base.attainment
-    if meets_slo and gain > -0.002 and out.usd_per_hour < base.usd_per_hour:
-        return 10.0 * (base.usd_per_hour - out.usd_per_hour) / base.usd_per_hour
+    if out.usd_per_hour < base.usd_per_hour:
+        saved = (base.usd_per_hour - out.usd_per_hour) / base.usd_per_hour
+        return 10.0 * saved if meets_slo and out.meets_slo else -1.0
     dearer = out.usd_per_hour / base.usd_per_hour if base.usd_per_hour else 1.0
-    faster = (base.ttft_mean_s or 0.0) / out.ttft_mean_s - 1.0 if out.ttft_mean_s and base.ttft_mean_s else 0.0
-    if dearer > 1.0:
-        return 0.0 if meets_slo else gain / dearer
-    return gain + 0.1 * min(max(faster, -1.0), 10.0) if gain > -0.002 and faster > 0.05 else gain
+    if meets_slo and dearer > 1.0:
+        return 0.0
+    faster = log2(base.ttft_mean_s / out.ttft_mean_s) if base.ttft_mean_s and out.ttft_mean_s else 0.0
+    more = out.throughput_tps / base.throughput_tps - 1.0 if base.throughput_tps else 0.0
+    merit = (gain if gain > 0 else LOSS_WEIGHT * gain) + 0.1 * min(max(faster, -3.0), 3.0) + 0.5 * min(max(more, -1.0), 1.0)
+    return merit / dearer - 0.05
 
 
 def _value(scenario: Scenario, key: str) -> Any:

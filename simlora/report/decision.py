@@ -46,11 +46,12 @@ def recommendation(decision: Decision) -> str:
     gains = [f"mean TTFT {_ms(base.ttft_mean_s)} -> {_ms(out.ttft_mean_s)}"]
     if abs(out.attainment - base.attainment) >= 0.001:
         gains.append(f"attainment {base.attainment:.1%} -> {out.attainment:.1%}")
-    return f"{_verb(best)} {best.key} {best.before} -> {best.after}: {', '.join(gains)}; {_price(base, out)}"
+    return f"set {change_label(best)}: {', '.join(gains)}; {_price(base, out)}"
 
 
-def _verb(candidate: Candidate) -> str:
-    return "raise" if candidate.after > candidate.before else "lower"
+def change_label(candidate: Candidate) -> str:
+    parts = [f"{key} {before} -> {after}" for key, before, after in candidate.changes if before != after]
+    return ", ".join(part.removeprefix("engine.") for part in parts)
 
 
 def _price(base: Outcome, out: Outcome) -> str:
@@ -67,12 +68,12 @@ def _price(base: Outcome, out: Outcome) -> str:
 def _table(decision: Decision) -> Table:
     title = f"tried on {decision.sampled_requests:,} of the requests"
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    table.add_column("change")
-    for name in ("TTFT mean", "TPOT mean", "attainment", "tokens/s", "KV tokens", "$/h"):
+    table.add_column("change", min_width=26)
+    for name in ("TTFT mean", "TPOT mean", "attainment", "tokens/s", "$/h"):
         table.add_column(name, justify="right")
     table.add_row("as it is", *_cells(decision.baseline))
     for candidate in decision.candidates:
-        label = f"{candidate.key} {candidate.before} -> {candidate.after}"
+        label = change_label(candidate)
         if candidate.outcome is None:
             table.add_row(label, Text(f"refused: {candidate.refused}", overflow="ellipsis", no_wrap=True))
         else:
@@ -83,7 +84,7 @@ def _table(decision: Decision) -> Table:
 def _cells(out: Outcome) -> tuple[str, ...]:
     return (
         _ms(out.ttft_mean_s), _ms(out.tpot_mean_s), f"{out.attainment:.1%}", f"{out.throughput_tps:,.0f}",
-        f"{out.kv_tokens:,}", f"{out.usd_per_hour:,.2f}",
+        f"{out.usd_per_hour:,.2f}",
     )  # fmt: skip
 
 

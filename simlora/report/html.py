@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simlora.report import facts, units
-from simlora.report.decision import recommendation
+from simlora.report.decision import change_label, recommendation
 from simlora.report.facts import Summary
 from simlora.report.html_template import TEMPLATE
 from simlora.report.plots import cdf_plot, timeline_plot
@@ -72,7 +72,7 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
         return {"recommendation": None}
     rows = [("as it is", _outcome(decision.baseline), "")]
     for candidate in decision.candidates:
-        label = f"{candidate.key} {candidate.before} → {candidate.after}"
+        label = change_label(candidate)
         cells = _outcome(candidate.outcome) if candidate.outcome is not None else []
         rows.append((label, cells, candidate.refused))
     sentence = recommendation(decision)

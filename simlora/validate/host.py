@@ -18,7 +18,10 @@ from simlora.validate.run_file import RunFile
 def host_factor(run: RunFile, calibration: Calibration) -> float:
     """Factor on host times for the run's machine; 1 where the calibration does not know it."""
     host, provenance = run.host, calibration.provenance
-    if host is None or host.machine is None or host.cpu is None or host.cpu not in provenance.host_cpu:
+    if host is None or host.machine is None or host.cpu is None:
+        return 1.0
+    cpu = host.cpu.partition("(")[0].strip()  # without remarks
+    if not cpu or cpu not in provenance.host_cpu:
         return 1.0
     return provenance.host_factors.get(host.machine, 1.0)
 

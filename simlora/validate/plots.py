@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from simlora.results.timeline import WAITS
 from simlora.results.timeseries import interval_edges, replica_series
 from simlora.sim.log import SimulationLog
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun
+from simlora.validate.recorded import RecordedRequests, RecordedRun, read_recorded_run
 from simlora.validate.replay import replays
+from simlora.validate.run_folders import run_folders
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,26 +32,38 @@ _INTERVALS = 300
 """Points of the simulated lines over time."""
 
 
-def write_plots(recorded: RecordedRun, folder: str | Path, options: ReplayOptions | None = None) -> list[Path]:
-    """Write RUN-cdf.png and RUN-time.png for a run with requests (its first assumption on residents); else nothing.
+def write_plots(
+    paths: Sequence[str | Path], folder: str | Path, *, calibration: str | None = None, gpu: str | None = None
+) -> list[Path]:
+    """Write RUN-cdf.png and RUN-time.png for each run with requests, under its first assumption on residents.
+
+    Args:
+        paths, calibration, gpu: as in validate.
 
     Raises:
-        ConfigError: the run cannot be simulated, or the folder not written.
+        ConfigError: a run cannot be read or simulated, or the folder not written.
     """
-    if recorded.requests is None:
-        return []
-    log = next(replays(recorded, options or ReplayOptions())).simulate()
-    figures = {"cdf": distributions(recorded, log), "time": over_time(recorded, log)}
-    target = Path(folder)
-    paths = []
+    options, target, written = ReplayOptions(calibration, gpu), Path(folder), []
+    for recorded in map(read_recorded_run, run_folders(paths)):
+        if recorded.requests is None:
+            continue
+        log = next(replays(recorded, options)).simulate()
+        for name, figure in (("cdf", distributions(recorded, log)), ("time", over_time(recorded, log))):
+            written.append(_save(figure, target / f"{_file_name(recorded.name)}-{name}.png"))
+    return written
+
+
+def _save(figure: Figure, path: Path) -> Path:
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            paths.append(target / f"{recorded.name}-{name}.png")
-            figure.savefig(paths[-1], dpi=120)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
     except OSError as error:
-        raise ConfigError("<arguments>", "--plots", str(folder), f"a folder that can be written ({error})") from None
-    return paths
+        raise ConfigError("<arguments>", "--plots", str(path), f"a file that can be written ({error})") from None
+    return path
+
+
+def _file_name(run: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", run)
 
 
 def distributions(recorded: RecordedRun, log: SimulationLog) -> Figure:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import aiohttp
 from simlora.errors import ConfigError
 from simlora.results.files import write_folder
 from simlora.scenario import Scenario
+from simlora.sim.build import initial_adapters
 from simlora.validate.record_client import Attempt, Client
 from simlora.validate.record_drive import Driven, Progress, drive
 from simlora.validate.record_files import recording_writers, run_description
@@ -24,6 +25,8 @@ from simlora.validate.record_server import ServerInfo, ask_server
 
 ARGUMENTS = "<arguments>"
 _WARM_UP_TOKENS = 8
+_KEEP_ALIVE_S = 3.0
+"""Below the 5 s of vLLM's server: who closes an idle connection first must not be the one that does not know."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class RecordOptions:
     warm_up: int = 2
     """Requests to the base model before the recording begins."""
     initial_adapters: Literal["unknown", "none"] = "unknown"
-    """none: the server has just started, without adapters in memory."""
+    """none: the server has just started, without adapters in memory. With the scenario's adapters.preload neither: all
+    adapters were registered at the start, adapter 1 last."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """More fields of each request's body; null removes one."""
 
@@ -95,7 +99,7 @@ async def _record(
     url: str, scenario: Scenario, target: Path, options: RecordOptions, progress: Progress | None
 ) -> Recorded:
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         server = await ask_server(session, url, options.model)
         names = adapter_names(options.adapters, server.adapters, scenario.adapters.count)
@@ -113,9 +117,7 @@ async def _record(
             client, offers, now_s, cut_s=_cut_s(scenario), give_up_s=options.give_up_s, progress=progress
         )
         sampling.cancel()
-        with suppress(asyncio.CancelledError):
-            await sampling
-        await sampler.sample()
+        await asyncio.gather(sampling, sampler.sample(), return_exceptions=True)
     return _write(target, scenario, offers, driven, server, sampler, options)
 
 
@@ -157,7 +159,7 @@ def _write(
         "interrupted": driven.interrupted,
         "prompts": options.prompts,
     }
-    residents: dict[str, Any] | None = {"gpu": [], "host": []} if options.initial_adapters == "none" else None
+    residents = _residents(scenario, options)
     description = run_description(scenario, offers, driven, server, residents, notes)
     write_folder(target, recording_writers(offers, driven, sampler.rows, description))
     done = sum(attempt.done for attempt in attempts)
@@ -175,9 +177,24 @@ def _write(
     )
 
 
+def _residents(scenario: Scenario, options: RecordOptions) -> dict[str, Any] | None:
+    """run.json's initial_adapters: those that were registered at the start (adapters.preload), none, or unknown."""
+    if options.initial_adapters == "unknown" and not scenario.adapters.preload:
+        return None
+    initial = initial_adapters(scenario)
+    return {"gpu": list(initial.gpu), "host": list(initial.host), "gpu_others": 0, "host_others": 0}
+
+
 def _new_folder(out: str | Path) -> Path:
-    """A recording is not repeatable: it never takes the place of anything."""
+    """A recording is not repeatable: it never takes the place of anything, and must not fail when it is written."""
     target = Path(out).expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(ARGUMENTS, "--out", str(out), "a folder that does not exist yet, or is empty")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent):
+            pass
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror or error})"
+        raise ConfigError(ARGUMENTS, "--out", str(out), allowed) from None
     return target

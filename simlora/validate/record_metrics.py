@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ def parse_metrics(text: str) -> dict[str, list[Sample]]:
         try:
             value = float(match[3])
         except ValueError:
+            continue
+        if not math.isfinite(value):
             continue
         labels = {name: text.replace('\\"', '"') for name, text in _LABEL.findall(match[2] or "")}
         found.setdefault(match[1].removesuffix("_total"), []).append((labels, value))

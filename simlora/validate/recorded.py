@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 REQUESTS, STEPS, DECODE, PREFILL, LOAD = "requests.csv", "steps.csv", "decode.csv", "prefill.csv", "load.csv"
-DEFAULT_RANK = 8
+DEFAULT_RANK, MAX_ADAPTERS = 8, 1_000_000
 REJECTED = "rejected"
 """Status of a request that the server refused: it took no part in the run, and is not replayed."""
 
@@ -171,10 +171,17 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
 
 
 def _adapters(trace: TraceTable, run: RunFile) -> AdapterTable:
-    """The adapters of the requests; those of our own runs that no request asked for keep their numbers, too."""
-    adapters = adapters_from_trace(trace)
-    known = run.adapters.get("count") if run.adapters is not None and adapters.names is None else None
-    return with_others(adapters, max(known - adapters.count, 0) if isinstance(known, int) else 0)
+    """The adapters of the requests, and those that run.json lists although no request used them."""
+    adapters, residents = adapters_from_trace(trace), run.initial_adapters
+    listed = [] if residents is None else [*residents.gpu, *residents.host]
+    if adapters.names is not None:
+        unused = dict.fromkeys(str(name) for name in listed if str(name) not in adapters.names)
+        table = with_others(adapters, len(unused))
+        return replace(table, names=(*adapters.names, *unused))
+    known = [number for number in listed if isinstance(number, int) and number <= MAX_ADAPTERS]
+    if run.adapters is not None and isinstance(run.adapters.get("count"), int):
+        known.append(run.adapters["count"])
+    return with_others(adapters, max([adapters.count, *known]) - adapters.count)
 
 
 def with_others(adapters: AdapterTable, others: int) -> AdapterTable:

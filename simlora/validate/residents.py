@@ -91,9 +91,7 @@ def _ids(source: str, key: str, listed: Sequence[AdapterName], requests: Recorde
     for name in listed:
         adapter = names.index(str(name)) + 1 if names and str(name) in names else name
         if not isinstance(adapter, int) or isinstance(adapter, bool) or not 1 <= adapter <= count:
-            raise ConfigError(
-                source, key, name, f"adapters of requests.csv (1 to {count}); count others in {key}_others"
-            )
+            raise ConfigError(source, key, name, "adapters by the numbers or names that requests.csv has for them")
         ids.append(adapter)
     if len(set(ids)) < len(ids):
         raise ConfigError(source, key, list(listed), "each adapter once")

@@ -19,14 +19,14 @@ from simlora.validate.record import RecordOptions, record
 from simlora.validate.recorded import read_recorded_run
 
 
-def scenario(**workload: object) -> Scenario:
+def scenario(adapters: dict[str, object] | None = None, **workload: object) -> Scenario:
     return scenario_from_dict(
         {
             "name": "recording",
             "seed": 3,
             "model": "llama-3.2-1b",
             "engine": {"max_loras": 2, "max_cpu_loras": 4, "max_model_len": 4096},
-            "adapters": {"count": 2, "ranks": {8: 0.5, 16: 0.5}, "base_fraction": 0.3},
+            "adapters": adapters or {"count": 2, "ranks": {8: 0.5, 16: 0.5}, "base_fraction": 0.3},
             "workload": {
                 "arrivals": {"kind": "deterministic", "rate_rps": 100},
                 "prompt_tokens": {"kind": "uniform", "min": 5, "max": 30},
@@ -159,6 +159,23 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="does not exist yet"):
         record("http://127.0.0.1:9", scenario(), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can be written"):
+        record("http://127.0.0.1:9", scenario(), tmp_path / "file" / "run")
+
+
+def test_registered_adapters_are_resident_at_the_start(tmp_path: Path) -> None:
+    adapters = {"count": 3, "ranks": 8, "preload": True}
+    with running_server() as server:
+        record(server.url, scenario(adapters), tmp_path / "run", RecordOptions(adapters="lora-{id}"))
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["initial_adapters"]["gpu"] == [2, 1], "two slots: those registered last"
+    assert run["initial_adapters"]["host"] == [3, 2, 1]
+    assert rows(tmp_path / "run", "errors.csv"), "this server has two adapters"
+    assert not any(row.key for row in validate([tmp_path / "run"]).rows)
 
 
 def test_cut_at_the_end_of_arrivals(tmp_path: Path) -> None:

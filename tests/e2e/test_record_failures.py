@@ -76,9 +76,7 @@ def test_an_adapter_that_the_server_lacks(tmp_path: Path) -> None:
 def test_a_server_that_dies(tmp_path: Path) -> None:
     with running_server() as server:
         server.fault = lambda count, body: "die" if count == 12 else ""
-        load = scenario(
-            arrivals={"kind": "deterministic", "rate_rps": 40}, output_tokens={"kind": "fixed", "value": 3}
-        )
+        load = scenario(arrivals={"kind": "deterministic", "rate_rps": 40}, output_tokens={"kind": "fixed", "value": 3})
         outcome = record(server.url, load, tmp_path / "run", FAST)
     check_complete(tmp_path / "run", outcome)
     assert 5 <= outcome.completed <= 11

@@ -1,0 +1,106 @@
+"""Base-model operators: whole steps without attention, single GEMMs, element-wise kernels, the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from simlora.calibrate.bench import Bench, Row, Rows, measured
+from simlora.calibrate.decoder import Decoder, sample
+from simlora.calibrate.elementwise import add_norm, rope_and_cache, silu_mul
+from simlora.calibrate.models import model_named
+from simlora.latency.shapes import Linear, attention_linears, logit_bytes_per_row, mlp_linears
+from simlora.scenario.model_spec import ModelSpec
+
+MOST_GRAPH_TOKENS = 512
+"""Largest size that serving engines capture: above it, steps are launched one kernel at a time."""
+PREFILL_ROWS = 8
+"""Sampled rows of a step with more tokens than that: the prompts that end in it."""
+
+
+def dense_steps(bench: Bench, model: str, tp: int, tokens: tuple[int, ...]) -> Rows:
+    """Steps of a stack of layers, in a CUDA graph, and eager where an engine would not capture them."""
+    decoder = Decoder(bench, model_named(model), tp, max(tokens))
+    for count in tokens:
+        rows = count if count <= MOST_GRAPH_TOKENS else PREFILL_ROWS
+        sizes = {"model": model, "tp": tp, "layers": decoder.layers, "tokens": count, "rows": rows}
+        run = _step(decoder, count, rows)
+        yield measured("dense_step", bench.timer.graph, run, regime="graph", **sizes)
+        if tp == 1 and (count > MOST_GRAPH_TOKENS or count in (tokens[0], 64)):
+            yield measured("dense_step", bench.timer.eager, run, regime="eager", **sizes)
+
+
+def _step(decoder: Decoder, tokens: int, rows: int) -> Callable[[], None]:
+    return lambda: decoder.step(tokens, rows)
+
+
+def gemms(bench: Bench, model: str, tp: int, tokens: tuple[int, ...]) -> Rows:
+    """Every linear of a layer, and lm_head, over token counts; each pass goes over distinct weights."""
+    spec = model_named(model)
+    head = Linear("lm_head", spec.hidden_size, (spec.vocab_size // tp,))
+    for linear in (*attention_linears(spec, tp), *mlp_linears(spec, tp), head):
+        counts = [count for count in tokens if linear.name != "lm_head" or count <= MOST_GRAPH_TOKENS]
+        yield from _gemm(bench, linear, counts, model=model, tp=tp)
+        bench.release()
+
+
+def _gemm(bench: Bench, linear: Linear, tokens: list[int], **sizes: object) -> Rows:
+    outputs = sum(linear.outputs)
+    copies = bench.copies(linear.elements * bench.dtype.itemsize)
+    weights = [bench.normal(outputs, linear.inputs, scale=linear.inputs**-0.5) for _ in range(copies)]
+    x, y = bench.normal(max(tokens), linear.inputs), bench.empty(max(tokens), outputs)
+    for count in tokens:
+
+        def run(count: int = count) -> None:
+            for weight in weights:
+                torch.mm(x[:count], weight.t(), out=y[:count])
+
+        shape = {"linear": linear.name, "inputs": linear.inputs, "outputs": outputs, "tokens": count}
+        yield measured("gemm", bench.timer.graph, run, copies, regime="graph", **sizes, **shape)
+
+
+def elementwise(bench: Bench, model: str, tp: int, tokens: tuple[int, ...]) -> Rows:
+    """Norms, rotary embedding with the cache write, gated activation, and the sampler; `bytes` read and written."""
+    spec = model_named(model)
+    for count in tokens:
+        for name, run, moved, copies in _kernels(bench, spec, tp, count):
+            yield measured(name, bench.timer.graph, run, copies, model=model, tp=tp, tokens=count, bytes=moved)
+        if count <= MOST_GRAPH_TOKENS:
+            yield _sampler(bench, spec, tp, count)
+
+
+def _sampler(bench: Bench, spec: ModelSpec, tp: int, rows: int) -> Row:
+    moved = rows * logit_bytes_per_row(spec, tp)
+    logits = [bench.normal(rows, spec.vocab_size // tp) for _ in range(min(bench.copies(moved), 16))]
+    sizes = {"model": spec.name, "tp": tp, "tokens": rows, "bytes": moved}
+    return measured("sampler", bench.timer.graph, lambda: [sample(x) for x in logits], len(logits), **sizes)
+
+
+def _kernels(bench: Bench, spec: ModelSpec, tp: int, tokens: int) -> list[tuple[str, Callable[[], None], int, int]]:
+    """(operator, run over copies, bytes of one, copies)."""
+    size, width = bench.dtype.itemsize, spec.hidden_size
+    heads = (spec.num_attention_heads // tp, max(spec.num_key_value_heads // tp, 1))
+    q, kv, ffn = heads[0] * spec.head_dim, heads[1] * spec.head_dim, spec.intermediate_size // tp
+    moved = tuple(tokens * size * elements for elements in (4 * width, 2 * q + 4 * kv, 3 * ffn))
+    n_norm, n_rope, n_silu = (bench.copies(amount, least=4) for amount in moved)
+    xs = [(bench.normal(tokens, width), bench.normal(tokens, width), bench.empty(tokens, width)) for _ in range(n_norm)]
+    weight = bench.normal(width)
+    rotary = [(bench.normal(tokens, q + 2 * kv), bench.empty(tokens, 2 * kv)) for _ in range(n_rope)]
+    angle = torch.rand(tokens, spec.head_dim // 2, device=bench.device)
+    angles = (angle.cos(), angle.sin())
+    gates = [(bench.normal(tokens, 2 * ffn), bench.empty(tokens, ffn)) for _ in range(n_silu)]
+
+    def norms() -> None:
+        for x, residual, out in xs:
+            add_norm(x, residual, weight, out)
+
+    def ropes() -> None:
+        for qkv, cache in rotary:
+            rope_and_cache(qkv, angles, cache, heads)
+
+    def silus() -> None:
+        for gate_up, out in gates:
+            silu_mul(gate_up, out)
+
+    return [("norm", norms, moved[0], n_norm), ("rope", ropes, moved[1], n_rope), ("silu_mul", silus, moved[2], n_silu)]

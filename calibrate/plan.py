@@ -1,0 +1,110 @@
+"""A campaign as a list of items: what to measure, in which order, and how long it should take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlora.calibrate.grid import Grid, LoraSet
+
+PARTS = ("launch", "operators", "attention", "lora", "copies", "disk", "collectives")
+PEER_FAMILIES = ("vllm", "sglang")
+OUR_FAMILIES = ("simlora", "padded", "bgmv")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One unit of work: what a session starts or leaves whole.
+
+    function: name in measure.py's table. priority: 0 first; a fit of every term is possible after priority 1.
+    seconds: expected on an H200, its own compilation included.
+    """
+
+    id: str
+    part: str
+    function: str
+    priority: int
+    seconds: float
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    gpus: int = 1
+
+
+def build_plan(grid: Grid, parts: tuple[str, ...] = PARTS) -> list[Item]:
+    """All items of a grid in the order in which they are run."""
+    builders = (_launch, _operators, _attention, _lora, _copies, _disk, _collectives)
+    items = [item for build in builders for item in build(grid) if item.part in parts]
+    return sorted(items, key=lambda item: item.priority)
+
+
+def _item(grid: Grid, path: str, function: str, priority: int, seconds: float, gpus: int = 1, **arguments: Any) -> Item:
+    return Item(f"{grid.name}/{path}", path.split("/")[0], function, priority, seconds, arguments, gpus)
+
+
+def _launch(grid: Grid) -> Iterator[Item]:
+    yield _item(grid, "launch/host", "host_yardstick", 0, 3.0, calls=grid.calls)
+    yield _item(grid, "launch/kernels", "launches", 0, 6.0, launches=grid.launches)
+
+
+def _operators(grid: Grid) -> Iterator[Item]:
+    for model, sizes in grid.models:
+        for order, tp in enumerate(sizes):
+            large = "70b" in model
+            tokens = tuple(t for t in grid.tokens if not large or t <= grid.largest_70b_tokens)
+            points = len(tokens)
+            first = 0 if order == 0 else 1
+            arguments: dict[str, Any] = {"model": model, "tp": tp, "tokens": tokens}
+            path = f"operators/{model}/tp{tp}"
+            yield _item(grid, f"{path}/steps", "dense_steps", first, 4.0 + points * (0.45 if large else 0.3), **arguments)
+            yield _item(grid, f"{path}/gemms", "gemms", first + 1, 1.0 + points * (0.8 if large else 0.4), **arguments)
+    for model, sizes in grid.models:
+        arguments = {"model": model, "tp": sizes[0], "tokens": grid.tokens}
+        yield _item(grid, f"operators/{model}/elementwise", "elementwise", 0, 6.0, **arguments)
+
+
+def _attention(grid: Grid) -> Iterator[Item]:
+    for order, (model, tp) in enumerate(grid.attention_heads):
+        path, priority = f"attention/{model}/tp{tp}", min(order, 1) * 2
+        decode = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
+        prefill = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
+        seconds = len(grid.decode_requests) * len(grid.decode_contexts) * 0.25
+        yield _item(grid, f"{path}/decode", "decode_attention", priority, 2.0 + seconds, model=model, tp=tp, **decode)
+        seconds = len(grid.prefill_chunks) * len(grid.prefill_starts) * 0.3
+        yield _item(grid, f"{path}/prefill", "prefill_attention", priority, 2.0 + seconds, model=model, tp=tp, **prefill)
+
+
+def _lora(grid: Grid) -> Iterator[Item]:
+    for order, chosen in enumerate(grid.lora_sets):
+        path = f"lora/{lora_set_name(chosen)}"
+        work = sum(0.35 + 3e-4 * point["tokens"] for point in chosen.points)
+        for families, rank in ((PEER_FAMILIES[:1], 0), (OUR_FAMILIES[1:2], 1), (OUR_FAMILIES[:1], 1), (PEER_FAMILIES[1:], 3),
+                               (OUR_FAMILIES[2:], 3)):
+            name = f"{path}/{families[0]}"
+            priority = rank + (0 if order < 2 else 1)
+            yield _item(grid, name, "lora_steps", priority, 6.0 + work, families=families, chosen=chosen)
+
+
+def lora_set_name(chosen: LoraSet) -> str:
+    ranks = "-".join(str(rank) for rank in chosen.ranks)
+    return f"{chosen.model}/tp{chosen.tp}/slots{chosen.slots}x{chosen.slot_rank}/ranks{ranks}"
+
+
+def _copies(grid: Grid) -> Iterator[Item]:
+    model = grid.models[0][0]
+    yield _item(grid, "copies/blocks", "block_copies", 0, 8.0, sizes=grid.copy_bytes)
+    yield _item(grid, "copies/under-compute", "copies_under_compute", 1, 8.0, sizes=grid.copy_bytes[-3:])
+    for rank, slot_rank in grid.load_ranks:
+        path = f"copies/{model}/r{rank}-in-{slot_rank}"
+        yield _item(grid, path, "adapter_loads", 1, 6.0, model=model, rank=rank, slot_rank=slot_rank)
+
+
+def _disk(grid: Grid) -> Iterator[Item]:
+    model = grid.models[0][0]
+    for rank in grid.disk_ranks:
+        yield _item(grid, f"disk/{model}/r{rank}", "adapter_reads", 1, 6.0 + 0.1 * rank, model=model, rank=rank)
+
+
+def _collectives(grid: Grid) -> Iterator[Item]:
+    for world in (2, 4, 8):
+        arguments = {"world": world, "sizes": grid.collective_bytes}
+        yield _item(grid, f"collectives/{world}", "collectives", 1, 25.0, gpus=world, **arguments)
