@@ -43,8 +43,8 @@ def fit(base: Calibration, micro: list[Run], traces: list[Run]) -> tuple[Calibra
 
 
 def machine_factor(factors: dict[str, float], machine: str) -> float:
-    """Mean factor of a machine's processes; 1 for machine A by definition."""
-    logs = [math.log(value) for name, value in factors.items() if name.startswith(machine)]
+    """Mean factor of a machine's processes; 1 for machine A, whose mean defines the calibration."""
+    logs = [math.log(value) for name, value in factors.items() if name.startswith(machine) and machine != "A"]
     return math.exp(float(np.mean(logs))) if logs else 1.0
 
 

@@ -53,7 +53,7 @@ STEP_PRIORS: dict[Key, tuple[float, float]] = {
 }
 """Parameter -> (expected value, relative width). The widths are wide where the runs can tell."""
 
-DECODE_ERROR, PREFILL_ERROR, GAP_ERROR, HOST_SPREAD = 0.02, 0.05, 0.05, 0.1
+DECODE_ERROR, PREFILL_ERROR, GAP_ERROR, HOST_SPREAD = 0.02, 0.04, 0.05, 0.1
 
 
 def with_parameters(calibration: Calibration, values: dict[Key, float]) -> Calibration:

@@ -155,13 +155,14 @@ def validate(
     """Simulate recorded runs and compare."""
     from simlora.validate.command import validate as compare
     from simlora.validate.report import write_json
-    from simlora.validate.table import measurement_table, run_table
+    from simlora.validate.table import LEGEND, measurement_table, run_table
 
     report = compare(runs, calibration=calibration)
     if report.of_requests():
         out.print(run_table(report.of_requests()))
     if report.of_measurements():
         out.print(measurement_table(report.of_measurements()))
+    out.print(LEGEND)
     for note in report.notes:
         out.print(f"note: {note}")
     if json_out is not None:
@@ -170,6 +171,42 @@ def validate(
         from simlora.validate.plots import write_plots
 
         write_plots(runs, plots, calibration=calibration)
+
+
+@app.command()
+def record(
+    file: Annotated[Path, typer.Argument(help="Scenario YAML file: what to send")],
+    url: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server, e.g. http://localhost:8000")],
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder of the recorded run")],
+    set_: Override = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model's name on the server; default: the one it lists")
+    ] = None,
+    adapters: Annotated[str | None, typer.Option(help="Adapter names: a pattern such as tenant-{id}, or a,b,c")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Send words instead of token ids")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds that one request may take")] = 600.0,
+    cold: Annotated[bool, typer.Option("--cold", help="The server has just started: no adapter is in memory")] = False,
+) -> None:
+    """Drive a real server with a scenario's requests and record what it did."""
+    from simlora.validate.record import RecordOptions
+    from simlora.validate.record import record as drive_server
+
+    scenario, _ = _scenario(file, None, set_, None)
+    names = adapters.split(",") if adapters is not None and "{id}" not in adapters else adapters
+    options = RecordOptions(
+        model=model,
+        adapters=names,
+        prompts="text" if text else "token-ids",
+        timeout_s=timeout_s,
+        initial_adapters="none" if cold else "unknown",
+    )
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # an interrupted recording keeps what it has
+    done = drive_server(url, scenario, out_dir, options)
+    out.print(f"recorded {done.completed:,} of {done.offered:,} requests in {done.folder}")
+    for kind, count in done.failures.items():
+        out.print(f"failed: {count:,} {kind}")
+    if done.max_lag_s > 0.05:
+        out.print(f"note: requests left up to {done.max_lag_s:.2f} s late: this client is too slow for the rate")
 
 
 @app.command()

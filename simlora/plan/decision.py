@@ -198,7 +198,8 @@ def _merit(candidate: Candidate, base: Outcome, meets_slo: bool) -> float:
         return 0.0
     faster = log2(base.ttft_mean_s / out.ttft_mean_s) if base.ttft_mean_s and out.ttft_mean_s else 0.0
     more = out.throughput_tps / base.throughput_tps - 1.0 if base.throughput_tps else 0.0
-    merit = (gain if gain > 0 else LOSS_WEIGHT * gain) + 0.1 * min(max(faster, -3.0), 3.0) + 0.5 * min(max(more, -1.0), 1.0)
+    merit = gain if gain > 0 else LOSS_WEIGHT * gain
+    merit += 0.1 * min(max(faster, -3.0), 3.0) + 0.5 * min(max(more, -1.0), 1.0)
     return merit / dearer - 0.05
 
 

@@ -20,14 +20,13 @@ def run_description(measured: Measured) -> dict[str, Any]:
     """The mapping of run.json.
 
     engine holds every setting of the simulated engine, its kind and version included; resolved what the recorder of a
-    real server reads back. A simulation starts with the pinned adapters in their slots and nothing else. cut_s is null
-    when every request ended.
+    real server reads back. cut_s is null when every request ended.
     """
     log, scenario = measured.log, measured.log.scenario
     counts = request_counts(measured)
     engine = scenario.engine.model_dump(mode="json")
     first = log.replicas[0] if log.replicas else None
-    pinned = sorted(scenario.adapters.pinned)
+    gpu, host = list(log.initial_gpu), list(log.initial_host)
     description = {
         "format": FORMAT,
         "gpu": scenario.gpu_spec.name,
@@ -56,7 +55,7 @@ def run_description(measured: Measured) -> dict[str, Any]:
         "name": scenario.name,
         "kind": "trace",
         "seed": scenario.seed,
-        "initial_adapters": {"gpu": pinned, "host": pinned, "gpu_others": 0, "host_others": 0},
+        "initial_adapters": {"gpu": gpu, "host": host, "gpu_others": 0, "host_others": 0},
         "adapters": scenario.adapters.model_dump(mode="json"),
         "workload": scenario.workload.model_dump(mode="json"),
         "cluster": scenario.cluster.model_dump(mode="json"),

@@ -110,7 +110,7 @@ class AdaptersConfig(Config):
     )
     preload: bool = Field(
         default=False,
-        description="Register all adapters before the run (--lora-modules), adapter 1 last: host cache and slots are warm",
+        description="Register all adapters before the run (--lora-modules), adapter 1 last: the caches are warm",
     )
     base_fraction: float = Field(default=0.0, ge=0, le=1, description="Share of requests for the base model")
 

@@ -40,6 +40,7 @@ RUN_COLUMNS = (
     "lora_s",
     "collective_s",
     "waste_rank_fraction",  # share of LoRA compute spent on rank padding in the step
+    "preemptions",  # when the run was planned
 )
 """Names of the columns of ReplicaLog.runs, in order."""
 
@@ -124,5 +125,9 @@ class SimulationLog:
     calibration: dict[str, Any]
     """id, sha256 and provenance of the calibration that priced the steps."""
     notes: tuple[str, ...] = ()
+    initial_gpu: tuple[int, ...] = ()
+    """Adapters that were in slots when the run began, oldest first, pinned ones last."""
+    initial_host: tuple[int, ...] = ()
+    """The same for host memory."""
     events: int = 0
     """Simulated events processed, for benchmarks."""

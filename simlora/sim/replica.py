@@ -33,6 +33,7 @@ class Replica:
         self.runs = array("d")
         """RUN_COLUMNS of one run after the other."""
         self.num_runs = 0
+        self._preemptions = 0
         self.extrapolated_s: dict[str, float] = {}
         """Latency term -> simulated seconds priced outside its measured range."""
         self.finished = 0
@@ -186,8 +187,9 @@ class Replica:
             epoch.gap_s + epoch.slope_s * start, epoch.slope_s, steps,
             count, len(prefills), tokens - count * engine.decodes.tokens_per_step, context, running, *waiting, adapters,
             engine.kv.total - engine.kv.free, host + sync, load, base, attention, lora, collective,
-            (padded - engine.rank_tokens) / padded if padded else 0.0,
+            (padded - engine.rank_tokens) / padded if padded else 0.0, engine.preemptions - self._preemptions,
         ))  # fmt: skip
+        self._preemptions = engine.preemptions
         self.num_runs += 1
         for term in outside:
             self.extrapolated_s[term] = self.extrapolated_s.get(term, 0.0) + end_s - start_s

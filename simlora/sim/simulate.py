@@ -71,6 +71,7 @@ def _simulate(
     simulation.run()
     if checker is not None:
         checker.check_end(requests, drained=cut_s is None)
+    pinned = scenario.adapters.pinned if scenario.engine.enable_lora else ()
     gpus, start_s = scenario.gpus_per_replica, inputs.latency.engine_start_s
     logs = [replica_log(r, gpus, load_bytes(inputs, requests, r.index), start_s) for r in replicas]
     return SimulationLog(
@@ -81,5 +82,7 @@ def _simulate(
         extrapolated_s=extrapolated_seconds(replicas),
         calibration=calibration_record(inputs),
         notes=inputs.requests.notes,
+        initial_gpu=(*inputs.initial.gpu, *pinned),
+        initial_host=(*inputs.initial.host, *pinned),
         events=sum(r.num_runs for r in replicas),
     )

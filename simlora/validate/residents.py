@@ -50,26 +50,23 @@ def starts(recorded: RecordedRun, slots: int, host: int) -> tuple[Start, ...]:
 
 
 def _recorded(source: str, residents: Residents, requests: RecordedRequests, slots: int, host: int) -> Start:
+    """What is in a slot is in host memory, too, whether the recording says so or not."""
     count = requests.adapters.count
     gpu_ids = _ids(source, "initial_adapters.gpu", residents.gpu, requests)
     host_ids = _ids(source, "initial_adapters.host", residents.host, requests)
-    missing = [adapter for adapter in gpu_ids if adapter not in host_ids]
-    if missing:
-        allowed = "also in initial_adapters.host: what is in a slot is in host memory, too"
-        raise ConfigError(source, "initial_adapters.gpu", missing, allowed)
-    others = max(residents.gpu_others, residents.host_others)
     for key, used, limit in (
         ("gpu", len(gpu_ids) + residents.gpu_others, slots),
-        ("host", len(host_ids) + others, host),
+        ("host", len(host_ids) + residents.host_others, host),
     ):
         if used > limit:
-            raise ConfigError(
-                source, f"initial_adapters.{key}", used, f"at most {limit} residents, the others included"
-            )
+            allowed = f"at most {limit} residents, the others included"
+            raise ConfigError(source, f"initial_adapters.{key}", used, allowed)
+    others = max(residents.gpu_others, residents.host_others)
     # The newest of the others in host memory are those in slots.
     other_ids = range(count + 1, count + others + 1)
     gpu = spread(gpu_ids, other_ids[others - residents.gpu_others :])
-    return Start(RECORDED, InitialAdapters(tuple(gpu), tuple(spread(host_ids, other_ids))), others)
+    cached = [*spread(host_ids, other_ids), *(adapter for adapter in gpu_ids if adapter not in host_ids)]
+    return Start(RECORDED, InitialAdapters(tuple(gpu), tuple(cached[-host:])), others)
 
 
 def spread(listed: Sequence[int], others: Sequence[int]) -> list[int]:

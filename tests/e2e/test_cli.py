@@ -49,7 +49,7 @@ def test_run_writes_the_contracted_files(small: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert {p.name for p in (tmp_path / "out").iterdir()} == RUN_FILES
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert SUMMARY_KEYS <= set(summary)
+    assert set(summary) >= SUMMARY_KEYS
     assert summary["requests"] == {"offered": 80, "completed": 80, "rejected": 0, "unfinished": 0}
     assert abs(sum(summary["bottleneck"]["shares"].values()) - 1.0) < 1e-9
     assert "decision:" in result.stdout

@@ -207,7 +207,7 @@ class _Engine:
         row += [32 if prefill else 0, 40 * len(decoding), len(self.running)]
         row += [waiting[name] / duration for name in ("slots", "kv", "seqs", "tokens")]
         row += [len(active), 3 * len(self.running), HOST_S, load_s, BASE_S, ATTENTION_S, lora_s, COLLECTIVE_S, 0.25]
-        self.rows.append(row)
+        self.rows.append([*row, 0])  # no preemptions
         self._emit(prefill, decoding, boundaries)
         self.now_s = end_s
 

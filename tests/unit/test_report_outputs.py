@@ -162,11 +162,11 @@ def test_units():
 
 
 def test_html_shows_the_decision(log):
-    outcome = Outcome(0.2, 0.02, 0.95, 1234.0, 3.99, 880_000)
+    outcome = Outcome(0.2, 0.02, 0.95, False, 1234.0, 3.99, 880_000)
     better = replace(outcome, ttft_mean_s=0.1, attainment=1.0)
-    raised = Candidate("engine.max_loras", 2, 4, better)
-    impossible = Candidate("engine.max_num_seqs", 4, 4096, None, "does not <fit>")
+    raised = Candidate((("engine.max_loras", 2, 4),), better)
+    impossible = Candidate((("engine.max_num_seqs", 4, 4096),), None, "does not <fit>")
     decision = Decision("queue_slots", 0.4, False, outcome, (raised, impossible), raised, 60)
     page = render_html(summarize(log), log, decision)
-    assert "Raise engine.max_loras 2 -&gt; 4" in page and "impossible: does not &lt;fit&gt;" in page
+    assert "Set max_loras 2 -&gt; 4" in page and "impossible: does not &lt;fit&gt;" in page
     assert "What to change" not in render_html(summarize(log), log)

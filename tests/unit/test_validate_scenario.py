@@ -148,6 +148,12 @@ def test_residents_get_numbers_of_their_own(tmp_path: Path) -> None:
     assert made.scenario.adapters.count == 4
 
 
+def test_what_is_in_a_slot_is_in_host_memory(tmp_path: Path) -> None:
+    (made,) = replay(tmp_path, {"initial_adapters": {"gpu": [1], "host": [2], "gpu_others": 1}})
+    assert (made.start.initial.gpu, made.start.initial.host) == ((3, 1), (3, 2, 1))
+    assert made.simulate().requests.load_tier.tolist() == [1, 0, 0]
+
+
 def test_residents_that_no_request_uses_may_be_listed(tmp_path: Path) -> None:
     (made,) = replay(tmp_path, {"initial_adapters": {"gpu": [5], "host": [5, 1]}})
     assert (made.start.initial.host, made.adapters.count) == ((5, 1), 5)
@@ -171,7 +177,6 @@ def test_without_adapters_residents_do_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("residents", "key"),
     [
-        ({"gpu": [1], "host": [2]}, "initial_adapters.gpu"),
         ({"gpu": [], "host": [0]}, "initial_adapters.host"),
         ({"gpu": [], "host": ["sql"]}, "initial_adapters.host"),
         ({"gpu": [], "host": [1, 1]}, "initial_adapters.host"),

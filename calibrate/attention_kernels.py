@@ -1,0 +1,95 @@
+"""Attention kernels that are installed: torch's own (flash, cuDNN, memory-efficient) and FlashAttention packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """q [batch, tokens, heads, dim]; k, v [batch, context, kv_heads, dim]: the last tokens of the context attend.
+
+    decode takes one token a request; prefill is causal, its tokens being the last of the context.
+    """
+
+    name: str
+    decode: Attend
+    prefill: Attend
+
+
+def attention_kernels(device: str) -> list[AttentionKernel]:
+    """Everything that may run here; whether it runs a shape shows when it is timed."""
+    if device == "cpu":
+        return [_torch_kernel("torch-math", SDPBackend.MATH)]
+    found = [
+        _torch_kernel("torch-flash", SDPBackend.FLASH_ATTENTION),
+        _torch_kernel("torch-cudnn", SDPBackend.CUDNN_ATTENTION),
+    ]
+    return [kernel for kernel in (_flash_package(), _vllm_flash(), *found) if kernel]
+
+
+def _torch_kernel(name: str, backend: SDPBackend) -> AttentionKernel:
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        # The query heads of a key-value head become query tokens: its keys and values are then read once for all of them.
+        batch, _, heads, dim = q.shape
+        grouped = q.view(batch, k.shape[2], heads // k.shape[2], dim)
+        with sdpa_kernel(backend):
+            return attend(grouped, k.transpose(1, 2), v.transpose(1, 2))
+
+    def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        tokens, context = q.shape[1], k.shape[1]
+        bias = None if tokens == context else causal_lower_right(tokens, context)
+        with sdpa_kernel(backend):
+            return attend(
+                q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=bias, is_causal=bias is None,
+                enable_gqa=True,
+            )  # fmt: skip
+
+    return AttentionKernel(name, decode, prefill)
+
+
+def _flash_package() -> AttentionKernel | None:
+    """FlashAttention 3 (flash_attn_interface), else 2 (flash_attn)."""
+    try:
+        from flash_attn_interface import flash_attn_func, flash_attn_with_kvcache
+
+        name = "flash-attn-3"
+    except ImportError:
+        try:
+            from flash_attn import flash_attn_func, flash_attn_with_kvcache
+
+            name = "flash-attn-2"
+        except ImportError:
+            return None
+    return AttentionKernel(
+        name,
+        decode=lambda q, k, v: flash_attn_with_kvcache(q, k, v, causal=True),
+        prefill=lambda q, k, v: flash_attn_func(q, k, v, causal=True),
+    )
+
+
+def _vllm_flash() -> AttentionKernel | None:
+    """vLLM's build of FlashAttention, with its compiled kernels."""
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func
+    except (ImportError, OSError, RuntimeError):
+        return None
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        batch, tokens, context = q.shape[0], q.shape[1], k.shape[1]
+        ends = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+        return flash_attn_varlen_func(
+            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), max_seqlen_q=tokens, cu_seqlens_q=ends * tokens,
+            max_seqlen_k=context, cu_seqlens_k=ends * context, causal=True,
+        )  # fmt: skip
+
+    return AttentionKernel("vllm-flash-attn", attend, attend)

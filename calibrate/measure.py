@@ -1,0 +1,32 @@
+"""Every measurement by name: what a plan's items call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simlora.calibrate.bench import Bench, Row, Rows
+from simlora.calibrate.measure_attention import decode_attention, prefill_attention
+from simlora.calibrate.measure_collectives import collectives
+from simlora.calibrate.measure_copies import adapter_loads, block_copies, copies_under_compute
+from simlora.calibrate.measure_disk import adapter_reads
+from simlora.calibrate.measure_launch import host_yardstick, launches
+from simlora.calibrate.measure_lora import lora_steps
+from simlora.calibrate.measure_operators import dense_steps, elementwise, gemms
+from simlora.calibrate.plan import Item
+
+FUNCTIONS: dict[str, Callable[..., Rows]] = {
+    function.__name__: function
+    for function in (
+        host_yardstick, launches, dense_steps, gemms, elementwise, decode_attention, prefill_attention, lora_steps,
+        block_copies, copies_under_compute, adapter_loads, adapter_reads, collectives,
+    )
+}  # fmt: skip
+
+
+def measure(bench: Bench, item: Item) -> list[Row]:
+    """All samples and notes of one item. Raises SkipItemError, or whatever the GPU stack raises."""
+    bench.release()
+    try:
+        return list(FUNCTIONS[item.function](bench, **item.arguments))
+    finally:
+        bench.release()
