@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from simlora.calibrate.campaign import Outcome, run_calibration
+from .campaign import Outcome, run_calibration
 
-__all__ = ["Outcome", "run_calibration"]
+__all__ = ["CampaignResult", "fit_only", "run_calibration"]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from simlora.calibrate.bench import Bench
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR, module_shape
 from simlora.scenario.model_spec import ModelSpec
+
+from .bench import Bench
 
 
 @dataclass(frozen=True)

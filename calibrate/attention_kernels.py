@@ -39,7 +39,7 @@ def _torch_kernel(name: str, backend: SDPBackend) -> AttentionKernel:
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        # The query heads of a key-value head become query tokens: its keys and values are then read once for all of them.
+        # Query heads of a key-value head become query tokens: its keys and values are then read once for all of them.
         batch, _, heads, dim = q.shape
         grouped = q.view(batch, k.shape[2], heads // k.shape[2], dim)
         with sdpa_kernel(backend):

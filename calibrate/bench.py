@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from simlora.calibrate.sampling import CudaTimer, HostTimer, Run, Stats, Timer
-from simlora.calibrate.session import SkipItemError
+from .sampling import CudaTimer, HostTimer, Run, Stats, Timer
+from .session import SkipItemError
 
 Row = dict[str, Any]
 """A sample, or {"note": text} where a point could not be measured."""
@@ -91,7 +91,7 @@ def row(op: str, result: Stats, **sizes: Any) -> Row:
 
 
 def measured(op: str, time: Any, run: Run, calls: int = 1, **sizes: Any) -> Row:
-    """Time `run` by one of a timer's methods, as a sample, or as a note where it fails for want of support or memory."""
+    """Time `run` by one of a timer's methods, as a sample; a note where it fails for want of support or memory."""
     try:
         return row(op, time(run, calls), **sizes)
     except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError) as failed:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from simlora.calibrate.bench import Bench
-from simlora.calibrate.elementwise import add_norm, rope_and_cache, silu_mul
 from simlora.latency.shapes import attention_linears, mlp_linears
 from simlora.scenario.model_spec import ModelSpec
+
+from .bench import Bench
+from .elementwise import add_norm, rope_and_cache, silu_mul
 
 MOST_LAYERS, FEWEST_LAYERS = 8, 2
 

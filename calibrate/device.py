@@ -64,8 +64,8 @@ def require_gpu() -> None:
     if found:
         ready = ", ".join(shipped()) or "none"
         raise SimloraError(
-            f"simlora calibrate needs a CUDA GPU of compute capability {OLDEST_CAPABILITY[0]}.{OLDEST_CAPABILITY[1]} or "
-            f"later, torch and triton: {found}. Calibrations that come with simlora: {ready}"
+            f"simlora calibrate needs torch, triton and a CUDA GPU of compute capability 8.0 or later: {found}. "
+            f"Calibrations that come with simlora: {ready}"
         )
 
 
@@ -144,7 +144,8 @@ def _cpu_model() -> str:
     name = fields.get("model name", "")
     if name and name.lower() != "unknown":
         return name
-    return f"{fields.get('vendor_id', platform.machine())} family {fields.get('cpu family')} model {fields.get('model')}"
+    vendor, family, model = (fields.get(key, "unknown") for key in ("vendor_id", "cpu family", "model"))
+    return f"{vendor} family {family} model {model} ({platform.machine()})"
 
 
 def _driver() -> str:

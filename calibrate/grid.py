@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Point = Mapping[str, Any]
@@ -27,7 +27,7 @@ class LoraSet:
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes of every part. seconds: what an item of a part takes on an H200, beside its fixed part (plan.py)."""
+    """Sizes of every part."""
 
     name: str
     models: tuple[tuple[str, tuple[int, ...]], ...]
@@ -48,7 +48,6 @@ class Grid:
     collective_bytes: tuple[int, ...]
     launches: int = 256
     calls: int = 1_000_000
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def points(*pairs: tuple[int, int], **more: Any) -> tuple[Point, ...]:
@@ -90,7 +89,7 @@ FULL = Grid(
         LoraSet("llama-3.1-8b", 1, 32, 64, (8,), _DECODE[4:12]),
         LoraSet("llama-3.1-70b", 4, 16, 32, (16, 32), _DECODE + _PREFILL[:3]),
     ),
-    copy_bytes=tuple(2**power for power in range(12, 30, 2)) + (2**29,),
+    copy_bytes=tuple(2**power for power in (*range(12, 30, 2), 29)),
     load_ranks=((16, 16), (8, 16), (64, 64), (16, 64), (8, 64), (128, 128)),
     disk_ranks=(8, 16, 64),
     collective_bytes=tuple(2**power for power in range(10, 29)),
@@ -131,7 +130,7 @@ TINY = Grid(
     prefill_chunks=(4, 8),
     prefill_starts=(0, 8),
     attention_heads=(("tiny", 1), ("tiny", 2)),
-    lora_sets=(LoraSet("tiny", 1, 4, 16, (8, 16), points((1, 1), (4, 2)) + ({"tokens": 4, "distinct": 2, "base_share": 0.5},)),),
+    lora_sets=(LoraSet("tiny", 1, 4, 16, (8, 16), points((1, 1), (4, 2)) + points((4, 2), base_share=0.5)),),
     copy_bytes=(2**10, 2**12),
     load_ranks=((8, 16), (16, 16)),
     disk_ranks=(8,),

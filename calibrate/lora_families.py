@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from simlora.calibrate.bench import Bench
-from simlora.calibrate.lora_weights import LoraStep, LoraWeights, MakeStep
 from simlora.kernels import apply_lora, bgmv, build_segments, from_tensors, padded, step_segments
 from simlora.kernels.layout import GroupWeights
 from simlora.kernels.segments import Segments
+
+from .bench import Bench
+from .lora_weights import LoraStep, LoraWeights, MakeStep
 
 PADDED_ROWS = 16
 MOST_BGMV_TOKENS = 512
@@ -21,7 +21,12 @@ MOST_BGMV_TOKENS = 512
 def simlora(bench: Bench, weights: LoraWeights) -> MakeStep:
     """apply_lora: each adapter at its own rank; decode kernels below 512 tokens, prefill kernels from there."""
     groups = _groups(weights, weights.ranks)
-    return lambda step: _loop(groups, weights, step, step_segments(step.mapping.to(bench.device), weights.slots), apply_lora)
+
+    def make(step: LoraStep) -> Callable[[], None]:
+        segments = step_segments(step.mapping.to(bench.device), weights.slots)
+        return _loop(groups, weights, step, segments, apply_lora)
+
+    return make
 
 
 def bgmv_rows(bench: Bench, weights: LoraWeights) -> MakeStep:
@@ -59,7 +64,11 @@ def _group(a: list[torch.Tensor], b: list[torch.Tensor], ranks: tuple[int, ...])
 
 
 def _loop(
-    groups: list[list[GroupWeights]], weights: LoraWeights, step: LoraStep, segments: Segments, kernel: Callable[..., Any]
+    groups: list[list[GroupWeights]],
+    weights: LoraWeights,
+    step: LoraStep,
+    segments: Segments,
+    kernel: Callable[..., Any],
 ) -> Callable[[], None]:
     linears, x, y = weights.linears, step.x, step.y
 

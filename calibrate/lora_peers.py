@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from simlora.calibrate.bench import Bench
-from simlora.calibrate.lora_weights import LoraStep, LoraWeights, MakeStep
-from simlora.calibrate.session import SkipItemError
+from .bench import Bench
+from .lora_weights import LoraStep, LoraWeights, MakeStep
+from .session import SkipItemError
 
 
 def vllm(bench: Bench, weights: LoraWeights) -> MakeStep:

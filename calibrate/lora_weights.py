@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from simlora.calibrate.bench import Bench
-from simlora.calibrate.grid import LoraSet
-from simlora.calibrate.models import model_named
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR
+
+from .bench import Bench
+from .grid import LoraSet
+from .models import model_named
 
 Slices = list[torch.Tensor]
 Layer = list[tuple[Slices, Slices]]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simlora.calibrate.bench import Bench, Row, Rows
-from simlora.calibrate.measure_attention import decode_attention, prefill_attention
-from simlora.calibrate.measure_collectives import collectives
-from simlora.calibrate.measure_copies import adapter_loads, block_copies, copies_under_compute
-from simlora.calibrate.measure_disk import adapter_reads
-from simlora.calibrate.measure_launch import host_yardstick, launches
-from simlora.calibrate.measure_lora import lora_steps
-from simlora.calibrate.measure_operators import dense_steps, elementwise, gemms
-from simlora.calibrate.plan import Item
+from .bench import Bench, Row, Rows
+from .measure_attention import decode_attention, prefill_attention
+from .measure_collectives import collectives
+from .measure_copies import adapter_loads, block_copies, copies_under_compute
+from .measure_disk import adapter_reads
+from .measure_launch import host_yardstick, launches
+from .measure_lora import lora_steps
+from .measure_operators import dense_steps, elementwise, gemms
+from .plan import Item
 
 FUNCTIONS: dict[str, Callable[..., Rows]] = {
     function.__name__: function

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from simlora.calibrate.attention_kernels import Attend, attention_kernels
-from simlora.calibrate.bench import Bench, Row, Rows, measured
-from simlora.calibrate.models import model_named
+from .attention_kernels import Attend, attention_kernels
+from .bench import Bench, Row, Rows, measured
+from .models import model_named
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simlora.calibrate.bench import Bench, Rows, row
-from simlora.calibrate.sampling import Stats, capture, repeat, stats
-from simlora.calibrate.session import SkipItemError
+from .bench import Bench, Rows, row
+from .sampling import Stats, capture, repeat, stats
+from .session import SkipItemError
 
 CALLS = 16
 """Collectives timed in a row: one alone would measure how far the processes are apart."""
@@ -24,7 +24,7 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def collectives(bench: Bench, world: int, sizes: tuple[int, ...]) -> Rows:
-    """All-reduce and all-gather on `world` GPUs: eager, and in CUDA graphs. bytes: the whole reduced or gathered buffer."""
+    """All-reduce and all-gather on `world` GPUs: eager, and in CUDA graphs. bytes: the whole buffer on one GPU."""
     if not bench.on_gpu:
         yield from _dry(bench, sizes)
         return

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from simlora.calibrate.adapters import Pair, host_adapter, slot_buffers
-from simlora.calibrate.bench import Bench, Row, Rows, measured, row
-from simlora.calibrate.models import model_named
-from simlora.calibrate.sampling import Stats
+from .adapters import Pair, host_adapter, slot_buffers
+from .bench import Bench, Row, Rows, measured, row
+from .models import model_named
+from .sampling import Stats
 
 COPIES_ON_SIDE = 4
 SLOTS = 2
@@ -94,7 +94,7 @@ def _overlapped(bench: Bench, kind: str, compute: Callable[[], None], alone: Sta
         torch.cuda.synchronize()
         return begin.elapsed_time(end) / 1e3
 
-    from simlora.calibrate.sampling import repeat, stats
+    from .sampling import repeat, stats
 
     once()
     busy = stats(repeat(once, 0.2))

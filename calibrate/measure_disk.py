@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
-from simlora.calibrate.adapters import Pair, host_adapter
-from simlora.calibrate.bench import Bench, Rows, row
-from simlora.calibrate.models import model_named
-from simlora.calibrate.sampling import Stats, repeat, stats
-from simlora.calibrate.session import SkipItemError
 from simlora.scenario.model_spec import ModelSpec
+
+from .adapters import Pair, host_adapter
+from .bench import Bench, Rows, row
+from .models import model_named
+from .sampling import Stats, repeat, stats
+from .session import SkipItemError
 
 PACKED = {"qkv": ("q_proj", "k_proj", "v_proj"), "gate_up": ("gate_proj", "up_proj")}
 """Modules that engines fuse; the others stay as they are."""

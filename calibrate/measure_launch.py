@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from simlora.calibrate.bench import Bench, Rows, measured
-from simlora.calibrate.sampling import capture
+from .bench import Bench, Rows, measured
+from .sampling import capture
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def _nothing(where):
 
 
 def host_yardstick(bench: Bench, calls: int) -> Rows:
-    """The interpreter's speed on work like a scheduler's: a loop of dictionary and integer operations, and list look-ups."""
+    """The interpreter's speed on a scheduler's kind of work: dictionary and integer operations, and list look-ups."""
     yield measured("python_loop", bench.timer.host, lambda: _bookkeeping(calls), calls)
     slots = list(range(1, 33))
     tokens = [1 + index % 32 for index in range(max(calls // 100, 1))]
@@ -36,7 +36,7 @@ def _bookkeeping(calls: int) -> int:
 
 
 def launches(bench: Bench, launches: int) -> Rows:
-    """One launch: in a graph whose kernels depend on one another, eager by torch and by Triton, and a graph's replay."""
+    """One launch: in a graph of dependent kernels, eager by torch and by Triton; and the replay of a graph."""
     x = bench.empty(1).zero_()
     where = torch.zeros(1, dtype=torch.int32, device=bench.device)
 

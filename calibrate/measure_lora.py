@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from simlora.calibrate.bench import Bench, Row, Rows, measured
-from simlora.calibrate.grid import LoraSet
-from simlora.calibrate.lora_families import bgmv_rows, padded_slots, simlora
-from simlora.calibrate.lora_peers import sglang, shrink_zeroing, vllm
-from simlora.calibrate.lora_weights import LoraStep, LoraWeights, MakeStep, lora_step, slot_weights
+from .bench import Bench, Row, Rows, measured
+from .grid import LoraSet
+from .lora_families import bgmv_rows, padded_slots, simlora
+from .lora_peers import sglang, shrink_zeroing, vllm
+from .lora_weights import LoraStep, LoraWeights, MakeStep, lora_step, slot_weights
 
 FAMILIES: dict[str, Callable[[Bench, LoraWeights], MakeStep]] = {
     "vllm": vllm, "sglang": sglang, "simlora": simlora, "padded": padded_slots, "bgmv": bgmv_rows,
@@ -46,9 +46,10 @@ def _sizes(chosen: LoraSet, weights: LoraWeights, step: LoraStep) -> dict[str, o
     mapping = step.mapping[step.mapping >= 0].tolist()
     return {
         "model": chosen.model, "tp": chosen.tp, "layers": len(weights.layers), "slots": chosen.slots,
-        "slot_rank": chosen.slot_rank, "tokens": step.tokens, "lora_tokens": step.lora_tokens, "adapters": step.adapters,
-        "rank_mix": sorted(set(weights.ranks)), "sum_of_ranks": sum(weights.ranks[a] for a in set(mapping)),
-        "sum_of_token_ranks": sum(weights.ranks[a] for a in mapping), "largest_share": _largest_share(mapping),
+        "slot_rank": chosen.slot_rank, "tokens": step.tokens, "lora_tokens": step.lora_tokens,
+        "adapters": step.adapters, "rank_mix": sorted(set(weights.ranks)), "largest_share": _largest_share(mapping),
+        "sum_of_ranks": sum(weights.ranks[a] for a in set(mapping)),
+        "sum_of_token_ranks": sum(weights.ranks[a] for a in mapping),
     }  # fmt: skip
 
 

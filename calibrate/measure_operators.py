@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from simlora.calibrate.bench import Bench, Row, Rows, measured
-from simlora.calibrate.decoder import Decoder, sample
-from simlora.calibrate.elementwise import add_norm, rope_and_cache, silu_mul
-from simlora.calibrate.models import model_named
 from simlora.latency.shapes import Linear, attention_linears, logit_bytes_per_row, mlp_linears
 from simlora.scenario.model_spec import ModelSpec
+
+from .bench import Bench, Row, Rows, measured
+from .decoder import Decoder, sample
+from .elementwise import add_norm, rope_and_cache, silu_mul
+from .models import model_named
 
 MOST_GRAPH_TOKENS = 512
 """Largest size that serving engines capture: above it, steps are launched one kernel at a time."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simlora.calibrate.grid import Grid, LoraSet
+from .grid import Grid, LoraSet
 
 PARTS = ("launch", "operators", "attention", "lora", "copies", "disk", "collectives")
-PEER_FAMILIES = ("vllm", "sglang")
-OUR_FAMILIES = ("simlora", "padded", "bgmv")
+LORA_FAMILIES = {"vllm": 0, "padded": 1, "simlora": 1, "sglang": 3, "bgmv": 3}
+"""Kernel family -> priority. The LoRA term is fitted to vllm, or to padded where vLLM is not installed."""
 
 
 @dataclass(frozen=True)
@@ -48,40 +48,36 @@ def _launch(grid: Grid) -> Iterator[Item]:
 
 def _operators(grid: Grid) -> Iterator[Item]:
     for model, sizes in grid.models:
+        large = "70b" in model
+        tokens = tuple(t for t in grid.tokens if not large or t <= grid.largest_70b_tokens)
+        step_s, gemm_s = (0.45, 0.8) if large else (0.3, 0.4)
         for order, tp in enumerate(sizes):
-            large = "70b" in model
-            tokens = tuple(t for t in grid.tokens if not large or t <= grid.largest_70b_tokens)
-            points = len(tokens)
-            first = 0 if order == 0 else 1
-            arguments: dict[str, Any] = {"model": model, "tp": tp, "tokens": tokens}
-            path = f"operators/{model}/tp{tp}"
-            yield _item(grid, f"{path}/steps", "dense_steps", first, 4.0 + points * (0.45 if large else 0.3), **arguments)
-            yield _item(grid, f"{path}/gemms", "gemms", first + 1, 1.0 + points * (0.8 if large else 0.4), **arguments)
-    for model, sizes in grid.models:
-        arguments = {"model": model, "tp": sizes[0], "tokens": grid.tokens}
-        yield _item(grid, f"operators/{model}/elementwise", "elementwise", 0, 6.0, **arguments)
+            first, path = min(order, 1), f"operators/{model}/tp{tp}"
+            shape: dict[str, Any] = {"model": model, "tp": tp, "tokens": tokens}
+            yield _item(grid, f"{path}/steps", "dense_steps", first, 4.0 + len(tokens) * step_s, **shape)
+            yield _item(grid, f"{path}/gemms", "gemms", first + 1, 1.0 + len(tokens) * gemm_s, **shape)
+        path = f"operators/{model}/elementwise"
+        yield _item(grid, path, "elementwise", 0, 6.0, model=model, tp=sizes[0], tokens=grid.tokens)
 
 
 def _attention(grid: Grid) -> Iterator[Item]:
+    decode = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
+    prefill = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
+    decode_s = 2.0 + 0.25 * len(grid.decode_requests) * len(grid.decode_contexts)
+    prefill_s = 2.0 + 0.3 * len(grid.prefill_chunks) * len(grid.prefill_starts)
     for order, (model, tp) in enumerate(grid.attention_heads):
-        path, priority = f"attention/{model}/tp{tp}", min(order, 1) * 2
-        decode = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
-        prefill = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
-        seconds = len(grid.decode_requests) * len(grid.decode_contexts) * 0.25
-        yield _item(grid, f"{path}/decode", "decode_attention", priority, 2.0 + seconds, model=model, tp=tp, **decode)
-        seconds = len(grid.prefill_chunks) * len(grid.prefill_starts) * 0.3
-        yield _item(grid, f"{path}/prefill", "prefill_attention", priority, 2.0 + seconds, model=model, tp=tp, **prefill)
+        path, priority, heads = f"attention/{model}/tp{tp}", 2 * min(order, 1), {"model": model, "tp": tp}
+        yield _item(grid, f"{path}/decode", "decode_attention", priority, decode_s, **heads, **decode)
+        yield _item(grid, f"{path}/prefill", "prefill_attention", priority, prefill_s, **heads, **prefill)
 
 
 def _lora(grid: Grid) -> Iterator[Item]:
     for order, chosen in enumerate(grid.lora_sets):
-        path = f"lora/{lora_set_name(chosen)}"
-        work = sum(0.35 + 3e-4 * point["tokens"] for point in chosen.points)
-        for families, rank in ((PEER_FAMILIES[:1], 0), (OUR_FAMILIES[1:2], 1), (OUR_FAMILIES[:1], 1), (PEER_FAMILIES[1:], 3),
-                               (OUR_FAMILIES[2:], 3)):
-            name = f"{path}/{families[0]}"
-            priority = rank + (0 if order < 2 else 1)
-            yield _item(grid, name, "lora_steps", priority, 6.0 + work, families=families, chosen=chosen)
+        seconds = 6.0 + sum(0.35 + 3e-4 * point["tokens"] for point in chosen.points)
+        for family, priority in LORA_FAMILIES.items():
+            path, later = f"lora/{lora_set_name(chosen)}/{family}", int(order >= 2)
+            arguments = {"families": (family,), "chosen": chosen}
+            yield _item(grid, path, "lora_steps", priority + later, seconds, **arguments)
 
 
 def lora_set_name(chosen: LoraSet) -> str:

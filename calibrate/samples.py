@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simlora.calibrate.device import Facts
+from .device import Facts
 
 SAMPLES, PROGRESS, PROVENANCE = "samples.jsonl", "progress.jsonl", "provenance.json"
 
@@ -26,7 +26,7 @@ class Done:
 
 
 class CampaignFolder:
-    """Append-only state. An item counts only once its progress line is written; rows of others are dropped on opening."""
+    """Append-only state. An item counts once its progress line is written; rows of others are dropped on opening."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)

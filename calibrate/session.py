@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simlora.calibrate.plan import Item
-from simlora.calibrate.samples import CampaignFolder, Done
 from simlora.latency.fit_samples import check_row
+
+from .plan import Item
+from .samples import CampaignFolder, Done
 
 Measure = Callable[[Item], Iterable[dict[str, Any]]]
 Report = Callable[[str], None]
@@ -42,12 +43,13 @@ class Session:
     def __init__(
         self, folder: CampaignFolder, budget_s: float, clock: Callable[[], float], report: Report, provenance: str
     ) -> None:
-        self.folder, self.budget_s, self.clock, self.report, self.provenance = folder, budget_s, clock, report, provenance
+        self.folder, self.budget_s, self.clock = folder, budget_s, clock
+        self.report, self.provenance = report, provenance
         self._begin = clock()
         self._expected = self._actual = 0.0
 
     def run(self, items: Sequence[Item], measure: Measure, healthy: Callable[[], bool] = lambda: True) -> Outcome:
-        """Measure what is left of `items`. The first one left is started whatever it takes: a call always gets further."""
+        """Measure what is left of `items`. The first one is started whatever it takes: a call always gets further."""
         waiting = self._pending(items)
         total, started = len(items), False
         for item in waiting:
@@ -63,11 +65,13 @@ class Session:
 
     def _pending(self, items: Sequence[Item]) -> list[Item]:
         """Items not finished, nor skipped on this very machine; those that failed before come last."""
-        here = self.provenance
-        ended = {d.item for d in self.folder.done if d.status == "done" or (d.status == "skipped" and d.provenance == here)}
+        ended = {done.item for done in self.folder.done if self._final(done)}
         failures = [done.item for done in self.folder.done if done.status == "failed"]
         left = [item for item in items if item.id not in ended and failures.count(item.id) < MOST_FAILURES]
         return sorted(left, key=lambda item: item.id in failures)
+
+    def _final(self, done: Done) -> bool:
+        return done.status == "done" or (done.status == "skipped" and done.provenance == self.provenance)
 
     def _one(self, item: Item, measure: Measure) -> Done:
         begin, rows, notes = self.clock(), [], []

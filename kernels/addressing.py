@@ -26,3 +26,30 @@ def row_starts(table, pool, units, adapter, rank, part, row, column, mask, table
     if ALIGNED:
         start = tl.multiple_of(start, [16])
     return start
+
+
+@triton.jit
+def matrix_base(table, adapter, part, table_stride, PAGE: tl.constexpr):
+    """Address of slice `part`'s matrix of one adapter; 0 for the paged layout, which has none."""
+    if PAGE == 0:
+        base = tl.load(table + part * table_stride + adapter)
+    else:
+        base = (adapter * 0).to(tl.int64)
+    return base
+
+
+@triton.jit
+def block_pointers(base, table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim, BLOCK: tl.constexpr,
+                   PAGE: tl.constexpr, ALIGNED: tl.constexpr):
+    """&W[row[i], column + c] for c < BLOCK and one slice `part`; base from matrix_base."""
+    offsets = tl.arange(0, BLOCK)
+    if PAGE == 0:
+        start = base.to(tl.pointer_type(pool.dtype.element_ty))
+        if ALIGNED:
+            start = tl.multiple_of(start, 16)
+        pointers = start + (row[:, None] * dim + (column + offsets)[None, :])
+    else:
+        starts = row_starts(table, pool, units, adapter, rank, part + row * 0, row, column, mask, table_stride, dim, PAGE,
+                            ALIGNED)
+        pointers = starts[:, None] + offsets[None, :]
+    return pointers

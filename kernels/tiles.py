@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from math import log2
 from pathlib import Path
@@ -17,22 +17,17 @@ TABLES = Path(__file__).parent / "tuned"
 
 @dataclass(frozen=True)
 class Tile:
-    """One kernel's tile. nr: rank rows a program reads (shrink). block: columns (shrink) or outputs (expand).
+    """One kernel's tile. block: columns (shrink) or outputs (expand) of a program, in prefill of one loop step.
 
-    splits: parts of the columns (prefill shrink). steps: blocks of an item (decode shrink, whose parts follow from it).
-    chunk: blocks a program loops over (prefill expand). vector: vector products for tiles of one row (decode).
-    ahead: load the next item's weights before the current item is computed (decode). waves:
-    programs for each multiprocessor at most (decode).
+    sub: columns of a tensor-core step (decode shrink). nr: rank rows a program reads, splits: parts of the columns (prefill
+    shrink). chunk: blocks a program loops over (prefill expand). maxnreg: registers a thread at most, 0 = the compiler's choice.
     """
 
     block: int
+    sub: int = 256
     nr: int = 16
     splits: int = 1
     chunk: int = 1
-    steps: int = 1
-    vector: bool = True
-    ahead: bool = True
-    waves: int = 4
     num_warps: int = 4
     num_stages: int = 1
     maxnreg: int = 0
@@ -53,11 +48,12 @@ class Shape:
 
 
 def default_tile(shape: Shape) -> Tile:
-    """Tile for a GPU or shape without a table: about 16 KiB of weights in flight a program in decode."""
+    """Tile for a GPU or shape without a table: 32 KiB of weights in flight a program in decode, less for few adapters."""
     if shape.phase == "decode":
+        few = shape.bound <= 4
         if shape.kernel == "shrink":
-            return Tile(block=512 if shape.bound > 4 else 256, nr=16)
-        return Tile(block=max(32, min(512, 8192 // shape.rank_pad)))
+            return Tile(block=256 if few else 1024, num_stages=3, maxnreg=128)
+        return Tile(block=256 if few else 1024, maxnreg=128)
     if shape.kernel == "shrink":
         nr = min(256, 1 << (shape.slices * shape.rank_pad - 1).bit_length())
         return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8, num_stages=3)
@@ -94,11 +90,6 @@ def choose(shape: Shape, gpu: str) -> Tile:
         if nearest.rank_pad == shape.rank_pad:
             return tile
     return default_tile(shape)
-
-
-def interpreted(tile: Tile) -> Tile:
-    """The same tile with at most 2 programs for each of the interpreter's few multiprocessors."""
-    return replace(tile, waves=2) if INTERPRET else tile
 
 
 @cache

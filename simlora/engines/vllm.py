@@ -67,6 +67,7 @@ class VllmEngine:
         """Not in the plan any more, but their last token is still on the GPU: they hold seat and blocks."""
         self.step = -1
         self.version = 0
+        self._planned_version = -1
         self.blocked = TOKENS
         self.loading: list[Request] = []
         self.rank_tokens = 0
@@ -115,9 +116,10 @@ class VllmEngine:
         count, per_decode, adapters = decodes.count, decodes.tokens_per_step, len(self.slots.active)
         self.step = step
         self.rank_tokens = decodes.rank_sum * per_decode
+        changed, self._planned_version = self.version != self._planned_version, self.version
         return StepPlan(
             (), count, decodes.context_tokens(step), count * per_decode, count, adapters,
-            decodes.lora_count * per_decode, self.limits.max_lora_rank if adapters else 0, False, (),
+            decodes.lora_count * per_decode, self.limits.max_lora_rank if adapters else 0, changed, (),
             self._horizon(step, count) if decodes.steady else 1, decodes.emitted_per_step,
         )  # fmt: skip
 
@@ -142,6 +144,7 @@ class VllmEngine:
             return plan._replace(max_repeat=1) if preempted else plan
         self.step = step
         self.version += 1
+        self._planned_version = -1  # the next step maps its tokens to adapters anew
         prefills, tokens = [], count * per_decode
         for request, chunk in chunks:
             prefills.append(Prefill(request.index, request.computed, chunk))

@@ -8,7 +8,9 @@ Tiles: lora_shrink_op.py and lora_expand_op.py of vLLM 0.20, default configurati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from simlora.latency.calibration import LoraKernelParameters
 from simlora.latency.graphs import active_adapter_grid
@@ -16,13 +18,15 @@ from simlora.latency.shapes import Linear
 
 SPLIT_TOKENS = 128
 """At this many tokens the shrink kernel changes its split of the K axis."""
+EXPERT_LINEARS = ("gate_up", "down")
+"""Every expert of every adapter is a weight of its own there."""
 SHRINK_ROWS, SHRINK_COLUMNS = 32, 16
 EXPAND_ROWS, EXPAND_COLUMNS_SLICED, EXPAND_COLUMNS_SINGLE = 64, 64, 128
 
 
-def active_experts(experts: int, per_token: int, tokens: float) -> float:
-    """Expected distinct experts that `tokens` tokens reach when each picks `per_token` uniformly."""
-    return float(experts * (1.0 - (1.0 - per_token / experts) ** tokens))
+def active_experts(experts: int, per_token: int, tokens: Any) -> Any:
+    """Expected distinct experts that `tokens` tokens (number or array) reach, each picking `per_token` uniformly."""
+    return experts * (1.0 - (1.0 - per_token / experts) ** tokens)
 
 
 def split_k(tokens: int) -> int:
@@ -33,6 +37,27 @@ def split_k(tokens: int) -> int:
 def row_tiles(lora_tokens: int, adapters: int, rows: int) -> float:
     """Expected row tiles over all adapters: every adapter has one, and half a tile of waste for each but the first."""
     return max(float(adapters), float(-(-lora_tokens // rows)), lora_tokens / rows + 0.5 * (adapters - 1))
+
+
+class _Tiles(NamedTuple):
+    """Constants of several linears, summed over layers."""
+
+    launches: int
+    slices: int
+    expand_all: int
+    """Column tiles of the expand grid per row tile: the widest slice's, for every slice."""
+    expand_used: int
+    """Those that do work."""
+
+    @classmethod
+    def of(cls, linears: Sequence[Linear], layers: int) -> _Tiles:
+        slices = expand_all = expand_used = 0
+        for linear in linears:
+            width = EXPAND_COLUMNS_SLICED if len(linear.outputs) > 1 else EXPAND_COLUMNS_SINGLE
+            slices += len(linear.outputs)
+            expand_all += -(-max(linear.outputs) // width) * len(linear.outputs)
+            expand_used += sum(-(-out // width) for out in linear.outputs)
+        return cls(*(layers * count for count in (len(linears), slices, expand_all, expand_used)))
 
 
 @dataclass(frozen=True)
@@ -48,6 +73,16 @@ class LoraKernels:
     """Experts of a layer and experts a token uses, where the MLP is a mixture and wrapped; else (0, 0)."""
     max_loras: int
     specialize: bool
+    _dense: _Tiles = field(init=False, repr=False, compare=False)
+    _mixed: _Tiles = field(init=False, repr=False, compare=False)
+    _head: _Tiles = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        mixed = [item for item in self.linears if self.experts[0] and item.name in EXPERT_LINEARS]
+        dense = [item for item in self.linears if item not in mixed]
+        object.__setattr__(self, "_dense", _Tiles.of(dense, self.layers))
+        object.__setattr__(self, "_mixed", _Tiles.of(mixed, self.layers))
+        object.__setattr__(self, "_head", _Tiles.of([self.head] if self.head else [], 1))
 
     def step_s(self, tokens: int, lora_tokens: int, adapters: int, rank: int, head_rows: int) -> float:
         """Seconds of a step of `tokens` padded tokens, `lora_tokens` of them over `adapters`, in slots of `rank`."""
@@ -55,36 +90,29 @@ class LoraKernels:
             return 0.0
         grid = active_adapter_grid(adapters, self.max_loras, self.specialize)
         used = max(lora_tokens, adapters)
-        seconds = 0.0
-        for linear in self.linears:
-            work, segments = self._expert_work(linear, used, adapters)
-            seconds += self.layers * self._linear_s(linear, tokens, work, segments, rank, grid)
-        if self.head is not None:
-            seconds += self._linear_s(self.head, head_rows, min(used, max(head_rows, adapters)), adapters, rank, grid)
+        seconds = self._tiles_s(self._dense, tokens, used, adapters, rank, grid)
+        if self._mixed.launches:
+            experts, per_token = self.experts
+            pairs = max(round(adapters * active_experts(experts, per_token, used / adapters)), adapters)
+            seconds += self._tiles_s(self._mixed, tokens, used * per_token, pairs, rank, grid)
+        if self._head.launches:
+            rows = min(used, max(head_rows, adapters))
+            seconds += self._tiles_s(self._head, head_rows, rows, adapters, rank, grid)
         return seconds
 
-    def _expert_work(self, linear: Linear, used: int, adapters: int) -> tuple[int, int]:
-        """(rows, distinct weights) of a linear: every expert of every adapter is a weight of its own."""
-        experts, per_token = self.experts
-        if not experts or linear.name not in ("gate_up", "down"):
-            return used, adapters
-        pairs = round(adapters * active_experts(experts, per_token, used / adapters))
-        return used * per_token, max(pairs, adapters)
-
-    def _linear_s(self, linear: Linear, tokens: int, used: int, adapters: int, rank: int, grid: int) -> float:
+    def _tiles_s(self, tiles: _Tiles, tokens: int, used: int, adapters: int, rank: int, grid: int) -> float:
+        """Linears that see the same tokens: `used` rows over `adapters` distinct weights."""
         p = self.parameters
-        slices = len(linear.outputs)
-        split, columns = split_k(tokens), -(-rank // SHRINK_COLUMNS)
-        shrink_all = split * -(-tokens // SHRINK_ROWS) * columns * slices * grid
-        shrink_used = split * row_tiles(used, adapters, SHRINK_ROWS) * columns * slices
-        width = EXPAND_COLUMNS_SLICED if slices > 1 else EXPAND_COLUMNS_SINGLE
-        expand_all = -(-tokens // EXPAND_ROWS) * -(-max(linear.outputs) // width) * slices * grid
-        expand_used = row_tiles(used, adapters, EXPAND_ROWS) * sum(-(-out // width) for out in linear.outputs)
         wide = tokens >= SPLIT_TOKENS
-        blocks_s = (
-            max(shrink_all - shrink_used, 0.0) * p.dead_shrink_s
+        shrink = split_k(tokens) * -(-rank // SHRINK_COLUMNS) * tiles.slices
+        shrink_used = shrink * row_tiles(used, adapters, SHRINK_ROWS)
+        shrink_dead = max(shrink * -(-tokens // SHRINK_ROWS) * grid - shrink_used, 0.0)
+        expand_used = tiles.expand_used * row_tiles(used, adapters, EXPAND_ROWS)
+        expand_dead = max(tiles.expand_all * -(-tokens // EXPAND_ROWS) * grid - expand_used, 0.0)
+        return (
+            tiles.launches * (2.0 * p.launch_s + p.zero_s)
+            + shrink_dead * p.dead_shrink_s
             + shrink_used * (p.shrink_wide_s if wide else p.shrink_s)
-            + max(expand_all - expand_used, 0.0) * p.dead_expand_s
+            + expand_dead * p.dead_expand_s
             + expand_used * (p.expand_wide_s if wide else p.expand_s)
         )
-        return 2.0 * p.launch_s + p.zero_s + blocks_s

@@ -6,6 +6,8 @@ step's composition, and the rest is a few multiplications.
 
 from __future__ import annotations
 
+import numpy as np
+
 from simlora.latency.calibration import Calibration
 from simlora.latency.collectives import Collectives
 from simlora.latency.copies import Copies
@@ -14,7 +16,7 @@ from simlora.latency.host import Host
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.operators import Attention, Operators
-from simlora.latency.ranges import largest, static_extrapolations, step_extrapolations
+from simlora.latency.ranges import StepRanges, largest, static_extrapolations
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.latency.step import Prefill, StepPlan, StepTiming
 from simlora.scenario.gpu_spec import GpuSpec
@@ -60,10 +62,13 @@ class StepLatency:
         self._decode_token_s = self.attention.decode_token_s * step_scale
         self._request_s = self.attention.request_s * step_scale
         self._pair_s = self.attention.prefill_pair_s * step_scale
+        self._ranges = StepRanges(calibration)
         self._static = static_extrapolations(calibration, model, engine)
         self._long_context = tuple(dict.fromkeys((*self._static, "attention")))
         self._largest_context = largest(calibration, "attention", "context_tokens")
         self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
+        self._layers_s: list[float] = []
+        self._heads_s: dict[int, float] = {}
         self._loads: dict[tuple[int, str], float] = {}
         self._front = terms.front_end.parameters
         http = self._front.http_s if engine.endpoint == "http" else 0.0
@@ -158,6 +163,16 @@ class StepLatency:
             pairs += new * (start + 0.5 * (new + 1))
         return pairs * self._pair_s
 
+    def _dense_s(self, tokens: int, rows: int) -> float:
+        """Base operators of a step; the layers come from a table over all token counts that a step can have."""
+        if not self._layers_s:
+            most = max(self._largest, self.engine.max_num_batched_tokens) + 1
+            self._layers_s = (self.operators.layers_s(np.arange(most, dtype=np.float64)) * self._scale).tolist()
+        head_s = self._heads_s.get(rows)
+        if head_s is None:
+            head_s = self._heads_s[rows] = self.operators.head_s(rows) * self._scale
+        return self._layers_s[tokens] + head_s
+
     def _price_fixed(self, key: tuple[int, int, int, int, bool, bool]) -> _Fixed:
         tokens, requests, adapters, lora_tokens, decode_only, changed = key
         regime = self.regime(tokens, decode_only)
@@ -171,8 +186,8 @@ class StepLatency:
             host.after_s * scale,
             host.launch_s * scale if regime != "graph" else 0.0,
             again.before_s * scale,
-            self.operators.dense_s(padded, rows) * scale,
+            self._dense_s(padded, rows),
             self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows) * scale,
             self.collectives.step_s(padded, adapters) * scale,
-            tuple(dict.fromkeys((*self._static, *step_extrapolations(self.calibration, tokens, requests, adapters)))),
+            tuple(dict.fromkeys((*self._static, *self._ranges.outside(tokens, requests, adapters)))),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from simlora.latency.calibration import AttentionParameters, OperatorParameters
 from simlora.latency.lora_kernels import active_experts
@@ -27,18 +28,23 @@ class Operators:
 
     def dense_s(self, tokens: int, sampled_rows: int) -> float:
         """Everything but attention over the context: `tokens` padded tokens, logits for `sampled_rows` of them."""
+        return float(self.layers_s(tokens)) + self.head_s(sampled_rows)
+
+    def layers_s(self, tokens: Any) -> Any:
+        """The layers without attention over the context, for one number of padded tokens or for an array of them."""
         p, model = self.parameters, self.model
         per_layer = sum(self._gemm_s(linear, tokens) for linear in attention_linears(model, self.tp))
         per_layer += self._mlp_s(tokens)
-        head = Linear("lm_head", model.hidden_size, (model.vocab_size // self.tp,))
-        moved = tokens * activation_bytes_per_token(model, self.tp) + sampled_rows * logit_bytes_per_row(model, self.tp)
-        return (
-            model.num_hidden_layers * (per_layer + p.layer_s)
-            + self._gemm_s(head, sampled_rows)
-            + moved / p.activation_bytes_per_s
-        )
+        moved = tokens * activation_bytes_per_token(model, self.tp)
+        return model.num_hidden_layers * (per_layer + p.layer_s) + moved / p.activation_bytes_per_s
 
-    def _mlp_s(self, tokens: int) -> float:
+    def head_s(self, sampled_rows: int) -> float:
+        """lm_head and the sampler."""
+        head = Linear("lm_head", self.model.hidden_size, (self.model.vocab_size // self.tp,))
+        moved = sampled_rows * logit_bytes_per_row(self.model, self.tp)
+        return float(self._gemm_s(head, sampled_rows)) + moved / self.parameters.activation_bytes_per_s
+
+    def _mlp_s(self, tokens: Any) -> Any:
         """A dense MLP, or the experts that the step's tokens reach and their work."""
         model = self.model
         linears = mlp_linears(model, self.tp)
@@ -49,14 +55,14 @@ class Operators:
         byte_ratio = expert_bytes_per_element(model) / model.dtype_bytes
         return sum(self._limit_s(linear.elements * experts * byte_ratio, linear.elements * rows) for linear in linears)
 
-    def _gemm_s(self, linear: Linear, rows: int) -> float:
+    def _gemm_s(self, linear: Linear, rows: Any) -> Any:
         return self._limit_s(linear.elements, linear.elements * rows)
 
-    def _limit_s(self, weight_elements: float, multiplications: float) -> float:
+    def _limit_s(self, weight_elements: Any, multiplications: Any) -> Any:
         p = self.parameters
         memory_s = weight_elements * self.model.dtype_bytes / p.weight_bytes_per_s
         compute_s = 2.0 * multiplications / p.gemm_flops
-        return float((memory_s**p.blend + compute_s**p.blend) ** (1.0 / p.blend))
+        return (memory_s**p.blend + compute_s**p.blend) ** (1.0 / p.blend)
 
 
 def expert_bytes_per_element(model: ModelSpec) -> float:

@@ -24,15 +24,27 @@ def static_extrapolations(calibration: Calibration, model: ModelSpec, engine: En
     return tuple(dict.fromkeys((*calibration.extrapolated, *names)))
 
 
-def step_extrapolations(calibration: Calibration, tokens: int, requests: int, adapters: int) -> tuple[str, ...]:
-    """Terms that a step of this size stretches."""
-    base = {"tokens": float(tokens), "requests": float(requests)}
-    lora = base | {"adapters": float(adapters)}
-    terms = calibration.terms
-    names = [name for name in ("operators", "host") if _outside(getattr(terms, name), base)]
-    if adapters and _outside(terms.lora_kernels, lora):
-        names.append("lora_kernels")
-    return tuple(names)
+class StepRanges:
+    """Which terms a step of some size stretches; the ranges are looked up once."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        base = ("tokens", "requests")
+        variables = {"operators": base, "host": base, "lora_kernels": (*base, "adapters")}
+        self._bounds = [
+            (name, {"tokens": 0, "requests": 1, "adapters": 2}[variable], *bounds)
+            for name, read in variables.items()
+            for variable in read
+            if (bounds := getattr(calibration.terms, name).measured.get(variable)) is not None
+        ]
+
+    def outside(self, tokens: int, requests: int, adapters: int) -> tuple[str, ...]:
+        """Names of the terms."""
+        size = (tokens, requests, adapters)
+        return tuple(
+            name
+            for name, position, low, high in self._bounds
+            if not low <= size[position] <= high and (adapters or name != "lora_kernels")
+        )
 
 
 def largest(calibration: Calibration, term: str, variable: str) -> float:

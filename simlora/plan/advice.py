@@ -18,7 +18,9 @@ def memory_advice(scenario: Scenario, ledger: MemoryLedger) -> tuple[str, ...]:
     waste = rank_waste(scenario, ledger)
     if waste is not None:
         calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
-        latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration)
+        latency = StepLatency(
+            scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration, slot_modules=scenario.slot_modules
+        )
         adapters = min(TYPICAL_BATCH, scenario.engine.max_loras, scenario.adapters.count)
         extra_s = latency.decode_extra_s(TYPICAL_BATCH, adapters, waste.value, waste.enough)
         lines.append(

@@ -62,9 +62,10 @@ def build_inputs(
     adapters = adapters or build_adapters(scenario)
     requests = requests or build_requests(scenario, adapters)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
-    latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration)
-    if step_scale != 1.0:
-        latency = latency.scaled(step_scale)
+    modules = scenario.slot_modules, scenario.adapter_modules
+    latency = StepLatency(
+        scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration, step_scale, *modules
+    )
     initial = initial or initial_adapters(scenario)
     return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial)
 

@@ -1,0 +1,117 @@
+"""A campaign folder's results: the calibration, a report of the fit, and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simlora.latency.calibration import Calibration, Provenance
+from simlora.latency.fit import HELD_OUT_SEED, CampaignFit, fit_campaign, summary
+from simlora.latency.fit_families import fit_families
+from simlora.latency.fit_samples import noisy_share, of_op
+
+from .base import DEFAULT_VERSION, base_calibration
+from .datasheet import identity, measured_gpu
+from .models import model_named
+from .plots import write_plots
+from .samples import CampaignFolder
+
+CALIBRATION, REPORT, PLOTS = "calibration.json", "fit.json", "fit.png"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How samples become a calibration. name: its id; None = the GPU's. base: engine terms; None = nearest shipped."""
+
+    name: str | None = None
+    base: str | None = None
+    engine_version: str = DEFAULT_VERSION
+    keep_load_costs: bool = True
+
+
+def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | None:
+    """Fit what the samples allow and write calibration.json, fit.json and fit.png; None where nothing can be fitted."""
+    rows, machines = folder.rows(), folder.provenance()
+    if not rows or not machines:
+        return None
+    facts = machines[0]
+    spec, note = measured_gpu(facts, rows)
+    models = {name: model_named(name) for name in dict.fromkeys(["llama-3.1-8b", *_models(rows)])}
+    fit = fit_campaign(
+        rows,
+        models,
+        base_calibration(spec, options.base, options.engine_version),
+        identity(spec),
+        _provenance(machines),
+        options.name or "-".join(str(facts["gpu"]).lower().split()),
+        keep_load_costs=options.keep_load_costs,
+    )
+    if not fit.fits:
+        return None
+    notes = tuple(filter(None, (note, _yardstick(rows))))
+    fit = CampaignFit(fit.calibration.model_copy(update={"notes": (*fit.calibration.notes, *notes)}), fit.fits)
+    _write_json(folder.path / CALIBRATION, fit.calibration.model_dump(mode="json", by_alias=True))
+    _write_json(folder.path / REPORT, _report(fit, rows, models))
+    write_plots(fit.fits, folder.path / PLOTS)
+    return fit
+
+
+def _models(rows: Sequence[Row]) -> list[str]:
+    return sorted({row["model"] for row in rows if "model" in row})
+
+
+def _provenance(machines: Sequence[Row]) -> Provenance:
+    """The first machine's; further ones are named in source_runs."""
+    first = machines[0]
+    return Provenance(
+        host_cpu=f"{first['host_cpu']}, {first['host_cores']} cores",
+        driver=first["driver"],
+        versions=first["versions"],
+        date=str(first["date"])[:10],
+        command=first["command"],
+        source_runs=tuple(machine["id"] for machine in machines),
+    )
+
+
+def _yardstick(rows: Sequence[Row]) -> str:
+    """How fast the host's interpreter and launches were: what engine terms of another host can be compared by."""
+    loops = of_op(rows, "python_loop")
+    if not loops:
+        return ""
+    launches = {row["launcher"]: row["p50"] * 1e6 for row in of_op(rows, "launch", regime="eager")}
+    parts = [f"{name} launch {value:.1f} us" for name, value in sorted(launches.items())]
+    return ", ".join([f"host: Python loop {np.median([row['p50'] for row in loops]) * 1e9:.0f} ns a turn", *parts])
+
+
+def _report(fit: CampaignFit, rows: Sequence[Row], models: Mapping[str, Any]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["op"]] = counts.get(row["op"], 0) + 1
+    return {
+        "calibration": fit.calibration.id,
+        "samples": counts,
+        "noisy_share": noisy_share(rows),
+        "terms": summary(fit),
+        "lora_families": fit_families(rows, models, HELD_OUT_SEED),
+        "copies_under_compute": [
+            {key: row[key] for key in ("compute", "bytes", "slowdown")} for row in of_op(rows, "compute_under_h2d")
+        ],
+    }
+
+
+def _write_json(path: Path, data: Any) -> None:
+    """Written beside and renamed, so that a reader never sees half a file."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(data, indent=1) + "\n")
+    part.replace(path)
+
+
+def read_calibration(folder: Path) -> Calibration:
+    """The calibration of a campaign folder."""
+    return Calibration.model_validate_json((folder / CALIBRATION).read_text())

@@ -1,0 +1,61 @@
+"""Fits all-reduces of tensor parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simlora.latency.calibration import CollectiveParameters
+from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
+from simlora.latency.fit_core import Array, TermFit, fit_positive, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_samples import Row, of_op
+from simlora.scenario.model_spec import ModelSpec
+
+START = {"latency_s": 1e-5, "link_fraction": 0.5}
+
+
+def fit_collectives(
+    rows: Sequence[Row], any_model: ModelSpec, link_bytes_per_s: float, template: CollectiveParameters, seed: int
+) -> TermFit | None:
+    """All-reduces in CUDA graphs, eager ones where there are none; None without either or on one GPU."""
+    reduces = [r for r in of_op(rows, "all_reduce", regime="graph") or of_op(rows, "all_reduce") if r["world"] > 1]
+    if len(reduces) < 3:
+        return None
+    one = replace(any_model, hidden_size=1, dtype_bytes=1, num_hidden_layers=1)
+    measured = seconds(reduces)
+    mask = held_out_mask(len(reduces), seed, "collectives")
+    seen = [row for row, out in zip(reduces, mask.tolist(), strict=True) if not out]
+    found = fit_positive(lambda values: _predict(seen, one, link_bytes_per_s, template, values), measured[~mask], START)
+    fitted = _predict(reduces, one, link_bytes_per_s, template, found)
+    regimes = ", ".join(sorted({row["regime"] for row in reduces}))
+    return TermFit(
+        term="collectives",
+        parameters=_parameters(template, found),
+        measured=spans(reduces, tensor_parallel_size="world"),
+        fit_error=relative_rms(fitted[~mask], measured[~mask]),
+        held_out_error=relative_rms(fitted[mask], measured[mask]),
+        note=f"NCCL all-reduces ({regimes}); an engine's own all-reduce kernels may be faster for small sizes",
+        axis="bytes",
+        points=points(reduces, fitted, mask, lambda r: r["bytes"], lambda r: f"all-reduce on {r['world']}"),
+        also={},
+    )
+
+
+def _parameters(template: CollectiveParameters, values: Mapping[str, float]) -> CollectiveParameters:
+    fraction = min(values["link_fraction"], 1.0)
+    return template.model_copy(update={"latency_s": values["latency_s"], "link_fraction": fraction})
+
+
+def _predict(
+    rows: Sequence[Row], one: ModelSpec, link: float, template: CollectiveParameters, values: Mapping[str, float]
+) -> Array:
+    """One byte a token: a layer's all-reduces of `bytes` tokens are priced, and one of them taken."""
+    parameters = _parameters(template, values)
+    return np.array(
+        [
+            Collectives(parameters, one, row["world"], link, False, 0).step_s(row["bytes"], 0) / ALL_REDUCES_PER_LAYER
+            for row in rows
+        ]
+    )
