@@ -91,6 +91,9 @@ def decide(inputs: Inputs, summary: dict[str, Any], progress: Callable[[str], No
             tried.append(_try(sample, changes))
     meets = summary["slo"]["attainment"] >= scenario.slo.attainment
     ranked = sorted(tried, key=lambda c: _merit(c, base, meets), reverse=True)
+    together = _together([c for c in ranked if _merit(c, base, meets) > 0])
+    if together:
+        ranked = sorted([*ranked, _try(sample, together)], key=lambda c: _merit(c, base, meets), reverse=True)
     best = ranked[0] if ranked and _merit(ranked[0], base, meets) > 0 else None
     shares = summary["bottleneck"]["shares"]
     binding = summary["bottleneck"]["binding"]
@@ -127,6 +130,18 @@ def _try(sample: Inputs, changes: dict[str, Any]) -> Candidate:
     except SimloraError as error:
         return Candidate(listed, None, str(error))
     return Candidate(listed, outcome)
+
+
+def _together(helpful: list[Candidate]) -> dict[str, Any]:
+    """The helpful changes of the engine in one, the larger value where two set one key; empty if there is one only."""
+    chosen = [c for c in helpful if all(key.startswith("engine.") for key, _, _ in c.changes)]
+    changes: dict[str, Any] = {}
+    for candidate in chosen:
+        for key, before, after in candidate.changes:
+            if before != after:
+                changes[key] = max(changes[key], after) if key in changes else after
+    known = [{key: after for key, before, after in c.changes if before != after} for c in chosen]
+    return {} if len(chosen) < 2 or changes in known else changes
 
 
 def _candidates(scenario: Scenario, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
