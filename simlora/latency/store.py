@@ -15,7 +15,10 @@ from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling import scale_to_engine, scale_to_gpu
 from simlora.scenario.gpu_spec import GpuSpec
 
-CALIBRATION_FOLDER = Path(__file__).resolve().parents[2] / "scenarios" / "calibrations"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDERS = (_PACKAGE.parent / "scenarios" / "calibrations", _PACKAGE / "shipped" / "calibrations")
+CALIBRATION_FOLDER = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
+"""In a checkout the repository's own folder, in an installed wheel the copy that it brought."""
 
 
 def load_calibration(name_or_path: str) -> Calibration:
