@@ -123,11 +123,19 @@ def print_traces(title: str, results: dict[str, Comparison]) -> None:
         print(f"{run:18s}" + "  ".join(cells) + "  " + met)
 
 
-def leave_one_out(base: Calibration, micro: list[Run], traces: list[Run], factor_b: float) -> dict[str, Any]:
-    """Every trace predicted by a fit that never saw it."""
+def leave_one_out(
+    base: Calibration, micro: list[Run], traces: list[Run], factor_b: float, folder: Path | None
+) -> dict[str, Any]:
+    """Every trace predicted by a fit that never saw it; the fits go to folder/without-RUN.json."""
     results = {}
     for held in traces:
-        calibration, _ = fit(base, micro, [run for run in traces if run is not held])
+        others = [run for run in traces if run is not held]
+        calibration, factors = fit(base, micro, others)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            data = describe(calibration, factors | {"B": factor_b}, {}, [run.name for run in micro + others])
+            data["provenance"]["host_factors"] = {"A": 1.0, "B": round(factor_b, 3)}
+            (folder / f"without-{held.name}.json").write_text(json.dumps(data, indent=1) + "\n")
         factor = factor_b if held.machine == "B" else 1.0
         results[held.name] = compare(scale_host(calibration, factor), held)
     return results
@@ -136,13 +144,17 @@ def leave_one_out(base: Calibration, micro: list[Run], traces: list[Run], factor
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def describe(calibration: Calibration, factors: dict[str, float], errors: dict[str, tuple[float, float | None]]) -> Any:
-    """The calibration as JSON, with provenance, errors and ranges."""
+def describe(
+    calibration: Calibration,
+    factors: dict[str, float],
+    errors: dict[str, tuple[float, float | None]],
+    runs: list[str],
+) -> Any:
+    """The calibration as JSON, with provenance, errors and ranges; runs: names of those it was fitted to."""
     data = calibration.model_dump(mode="json", by_alias=True, exclude={"extrapolated", "notes"})
-    runs = read_runs("micro") + read_runs("trace")
     data["provenance"] |= {
         "command": COMMAND,
-        "source_runs": [run.name for run in runs] + ["kernels-h200.jsonl"],
+        "source_runs": [*runs, "kernels-h200.jsonl"],
         "host_factors": {machine: round(machine_factor(factors, machine), 3) for machine in ("A", "B")},
     }
     for term, (fitted, held_out) in errors.items():
@@ -157,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-hold-out", action="store_true", help="skip the leave-one-trace-out table")
     parser.add_argument("--out", type=Path, default=TARGET)
+    parser.add_argument("--held-out", type=Path, help="folder for the leave-one-out fits, for benchmarks/accuracy.py")
     options = parser.parse_args()
     micro, traces = read_runs("micro"), read_runs("trace")
     base = skeleton()
@@ -175,7 +188,7 @@ def main() -> None:
     loads = rms([row[4] for row in rows if row[1] == "load"])
     held: float | None = None
     if not options.no_hold_out:
-        results = leave_one_out(base, micro, traces, factor_b)
+        results = leave_one_out(base, micro, traces, factor_b, options.held_out)
         print_traces("leave one trace out", results)
         held = rms([found["tpot_mean_s"] / measured["tpot_mean_s"] - 1.0 for measured, found, _, _ in results.values()])
     errors = {
@@ -185,7 +198,8 @@ def main() -> None:
         "host": (prefill, held),
         "copies": (loads, None),
     }
-    options.out.write_text(json.dumps(describe(calibration, factors, errors), indent=1) + "\n")
+    names = [run.name for run in micro + traces]
+    options.out.write_text(json.dumps(describe(calibration, factors, errors, names), indent=1) + "\n")
     print("wrote", options.out)
 
 

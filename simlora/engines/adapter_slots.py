@@ -66,8 +66,7 @@ class AdapterSlots:
             self._taken += 1
             self._waiting.activate(adapter)
         assert self.tiers is not None
-        tier, slot_victim, _ = self.tiers.activate(adapter, now_s)
-        self.tiers.use(adapter)
+        tier, slot_victim, _ = self.tiers.acquire(adapter, now_s)
         if slot_victim is not None:
             self.evictions += 1
         return tier

@@ -164,14 +164,16 @@ class StepLatency:
         return pairs * self._pair_s
 
     def _dense_s(self, tokens: int, rows: int) -> float:
-        """Base operators of a step; the layers come from a table over all token counts that a step can have."""
+        """Base operators of a step; the layers come from a table over the token counts that the budget allows."""
         if not self._layers_s:
             most = max(self._largest, self.engine.max_num_batched_tokens) + 1
             self._layers_s = (self.operators.layers_s(np.arange(most, dtype=np.float64)) * self._scale).tolist()
         head_s = self._heads_s.get(rows)
         if head_s is None:
             head_s = self._heads_s[rows] = self.operators.head_s(rows) * self._scale
-        return self._layers_s[tokens] + head_s
+        if tokens < len(self._layers_s):
+            return self._layers_s[tokens] + head_s
+        return float(self.operators.layers_s(tokens)) * self._scale + head_s
 
     def _price_fixed(self, key: tuple[int, int, int, int, bool, bool]) -> _Fixed:
         tokens, requests, adapters, lora_tokens, decode_only, changed = key

@@ -28,6 +28,9 @@ class Activation(NamedTuple):
     """Adapter that left host memory; the same as slot_victim if it was in a slot."""
 
 
+_IN_SLOT = Activation(GPU, None, None)
+
+
 class AdapterTiers:
     """Slots and host cache of one replica, on top of disk and, optionally, remote storage."""
 
@@ -92,6 +95,18 @@ class AdapterTiers:
                 slot_victim = host_victim
         evicted = self.slots.add(adapter, now_s)
         return Activation(found, slot_victim if evicted is None else evicted, host_victim)
+
+    def acquire(self, adapter: int, now_s: float) -> Activation:
+        """`activate` and `use` in one; cheap where the adapter is in a slot."""
+        if adapter in self.slots:
+            found = _IN_SLOT
+            self.slots.touch(adapter, now_s)
+            self.host.touch(adapter, now_s)
+        else:
+            found = self.activate(adapter, now_s)
+        self.slots.use(adapter)
+        self.host.use(adapter)
+        return found
 
     def use(self, adapter: int) -> None:
         """Hold the adapter in both tiers. Raises KeyError if it is not in a slot."""
