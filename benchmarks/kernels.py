@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -32,7 +33,6 @@ from simlora.kernels import (
     bgmv,
     build_segments,
     from_tensors,
-    mbgmv,
     pack_adapter,
     paged_group,
     step_segments,
@@ -58,6 +58,7 @@ SETS = (
 )
 SHAPES = ((1, 1), (8, 8), (32, 1), (32, 32), (64, 32), (128, 1), (128, 32), (128, 128), (256, 32), (256, 128), (512, 8),
           (2048, 1), (2048, 8), (8192, 8))
+"""(tokens, distinct adapters) of a step."""
 LayerStacks = list[tuple[list[torch.Tensor], list[torch.Tensor]]]
 
 
@@ -70,11 +71,20 @@ class Weights:
     joined: list[LayerStacks] | None
 
 
-def make_weights(slots: int, max_rank: int, ranks: list[int], joined: bool) -> Weights:
+def joined_slices(parts: list[torch.Tensor], ranks: list[int], max_rank: int) -> torch.Tensor:
+    """SGLang's A: [slots, slices * max_rank, in], an adapter's slices adjacent at its own rank."""
+    whole = torch.cat([p[:, 0] for p in parts], 1)
+    for slot, rank in enumerate(ranks):
+        if rank < max_rank and len(parts) > 1:
+            whole[slot, :rank * len(parts)] = torch.cat([p[slot, 0, :rank] for p in parts], 0)
+    return whole
+
+
+def make_weights(slots: int, max_rank: int, ranks: list[int], joined: bool, layers: int = LAYERS) -> Weights:
     """Random weights; a rank below the largest leaves rows that no kernel of own rank may read."""
     stacks: list[LayerStacks] = []
     ours = []
-    for _ in range(LAYERS):
+    for _ in range(layers):
         row: LayerStacks = []
         for group in LLAMA_8B:
             a = [torch.randn(slots, 1, max_rank, group.in_features, device=DEVICE, dtype=DTYPE).mul_(0.02)
@@ -85,8 +95,9 @@ def make_weights(slots: int, max_rank: int, ranks: list[int], joined: bool) -> W
         ours.append([from_tensors([list(part.squeeze(1).unbind(0)) for part in a],
                                   [list(part.squeeze(1).transpose(1, 2).contiguous().unbind(0)) for part in b],
                                   [1.0] * slots, ranks) for a, b in row])
-    both = [[([torch.cat([p[:, 0] for p in a], 1)], [torch.cat([p[:, 0] for p in b], 1)]) for a, b in row] for row in stacks]
-    return Weights(stacks, ours, both if joined else None)
+    both = [[([joined_slices(a, ranks, max_rank)], [torch.cat([p[:, 0] for p in b], 1)]) for a, b in row]
+            for row in stacks] if joined else None
+    return Weights(stacks, ours, both)
 
 
 @dataclass
@@ -216,8 +227,8 @@ def bmm(step: Step, weights: Weights) -> Callable[[], None]:
 def loop(step: Step, weights: Weights) -> Callable[[], None]:
     """Two matrix products for each adapter and slice."""
     rows = {i: (step.mapping == i).nonzero().squeeze(1).to(DEVICE) for i in step.mapping.unique().tolist()}
-    if len(rows) > 32 or step.tokens > 2048:
-        raise ValueError("thousands of launches a layer")
+    if len(rows) > 8 or step.tokens > 2048:
+        raise ValueError("thousands of launches a layer or seconds a step")
 
     def run() -> None:
         for layer in weights.stacks:
@@ -236,11 +247,18 @@ RUNNERS: dict[str, Callable[[Step, Weights], Callable[[], None]]] = {
     "vllm": vllm, "sglang": sglang, "flashinfer": flashinfer, "bmm": bmm, "loop": loop}
 
 
-def timed(make: Callable[[], Callable[[], None]], failures: dict[str, str], name: str) -> float | None:
+def once(run: Callable[[], object], **_: float) -> float:
+    """In place of graph_time where a run only compiles kernels."""
+    run()
+    torch.cuda.synchronize()
+    return 0.0
+
+
+def timed(make: Callable[[], Callable[[], None]], failures: dict[str, str], name: str,
+          clock: Callable[..., float] = graph_time) -> float | None:
     """Median seconds, or None with the reason kept."""
     try:
-        run = make()
-        return graph_time(run, patience_s=0.4)
+        return clock(make(), patience_s=0.4)
     except Exception as failed:  # a peer may fail in any way
         failures.setdefault(name, f"{type(failed).__name__}: {str(failed)[:160]}")
         return None
@@ -333,27 +351,26 @@ def per_token(step: Step, weights: list[list[GroupWeights]], kernel: Callable[..
     return run
 
 
-def details() -> dict[str, Any]:
+def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> dict[str, Any]:
     """What the main table leaves out: reuse within a segment, paged weights, dependent launch, segment building."""
     found: dict[str, Any] = {"reuse": [], "layout": [], "segments": []}
     slots, max_rank, ranks = SETS[3]
-    weights = make_weights(slots, max_rank, ranks, False)
+    weights: Weights | None = make_weights(slots, max_rank, ranks, False, layers)
     for tokens, distinct in ((32, 1), (128, 1), (128, 128), (256, 1), (256, 128)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
-        found["reuse"].append({"tokens": tokens, "distinct": distinct, "sgmv_s": graph_time(ours(step, weights.ours)),
-                               "mbgmv_s": graph_time(per_token(step, weights.ours, mbgmv, 16)),
-                               "bgmv_s": graph_time(per_token(step, weights.ours, bgmv, 1), patience_s=0.4)})
-    del weights
+        found["reuse"].append({"tokens": tokens, "distinct": distinct, "sgmv_s": clock(ours(step, weights.ours)),
+                               "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.4)})
+    weights = None
     torch.cuda.empty_cache()
     slots, max_rank, ranks = SETS[1]
-    weights = make_weights(slots, max_rank, ranks, False)
+    weights = make_weights(slots, max_rank, ranks, False, layers)
     paged = {size: paged_layers(weights.stacks, ranks, size) for size in (16 * 1024, 64 * 1024)}
     for tokens, distinct in ((1, 1), (32, 32), (128, 32), (2048, 8)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
         found["layout"].append({
-            "tokens": tokens, "distinct": distinct, "pointers_s": graph_time(ours(step, weights.ours)),
-            "pointers_no_pdl_s": graph_time(ours(step, weights.ours, False)),
-            **{f"pages_{size // 1024}k_s": graph_time(ours(step, layers)) for size, layers in paged.items()}})
+            "tokens": tokens, "distinct": distinct, "pointers_s": clock(ours(step, weights.ours)),
+            "pointers_no_pdl_s": clock(ours(step, weights.ours, False)),
+            **{f"pages_{size // 1024}k_s": clock(ours(step, layers)) for size, layers in paged.items()}})
     for tokens in (32, 256, 8192):
         mapping = token_mapping(tokens, 32)
         on_gpu = mapping.to(DEVICE)
@@ -362,9 +379,32 @@ def details() -> dict[str, Any]:
             begin = time.perf_counter()
             step_segments(mapping, 32)
             host.append(time.perf_counter() - begin)
-        found["segments"].append({"tokens": tokens, "gpu_graph_s": graph_time(lambda: step_segments(on_gpu, 32)),  # noqa: B023
+        found["segments"].append({"tokens": tokens, "gpu_graph_s": clock(lambda: step_segments(on_gpu, 32)),  # noqa: B023
                                   "cpu_s": sorted(host)[10]})
     return found
+
+
+def warm(item: tuple[int, int, list[str]]) -> None:
+    """Compile what one shape needs, in a worker process, by running it once on one layer."""
+    index, shape, peers = item
+    if index < 0:
+        details(once, 1)
+        return
+    slots, max_rank, ranks = SETS[index]
+    tokens, distinct = SHAPES[shape]
+    weights = make_weights(slots, max_rank, ranks, "sglang" in peers, 1)
+    step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
+    for name in peers:
+        timed(partial(RUNNERS[name], step, weights), {}, name, once)
+    timed(partial(ours, step, weights.ours), {}, "ours", once)
+
+
+def warm_all(workers: int, peers: list[str], with_details: bool) -> None:
+    """Fill Triton's cache in parallel."""
+    items = [(-1, 0, peers)] * with_details
+    items += [(i, j, peers) for j in reversed(range(len(SHAPES))) for i, s in enumerate(SETS) if SHAPES[j][1] <= s[0]]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(warm, items, chunksize=1)
 
 
 def main() -> None:
@@ -374,10 +414,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds after which no further shape is started")
     parser.add_argument("--details", type=Path, help="also measure reuse, layouts and segment building into this file")
+    parser.add_argument("--warm", type=int, default=0, help="first compile ahead in this many processes")
+    parser.add_argument("--warm-only", action="store_true", help="stop after compiling")
     args = parser.parse_args()
     peers = [p for p in args.peers.split(",") if p]
     if unknown := set(peers) - set(PEERS):
         parser.error(f"--peers: {sorted(unknown)}: any of {PEERS}")
+    if args.warm:
+        warm_all(args.warm, peers, args.details is not None)
+    if args.warm_only:
+        return
     bandwidth, launch_s = copy_bandwidth(), launch_seconds()
     print(f"copy {bandwidth / 1e12:.2f} TB/s, launch {launch_s * 1e6:.2f} us; milliseconds below")
     print("slots      ranks tokens distinct    limit    floor     ours " + " ".join(f"{p[:8]:>8}" for p in PEERS) + " ours/fl  gain",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .campaign import Outcome, run_calibration
+from .campaign import CampaignResult, fit_only, run_calibration
 
 __all__ = ["CampaignResult", "fit_only", "run_calibration"]

@@ -82,7 +82,7 @@ def gpu_bench(folder: Path) -> Bench:
 
 def dry_bench(folder: Path) -> Bench:
     """The CPU: every measurement's code with tiny shapes, for tests and for a look at a plan."""
-    return Bench("cpu", HostTimer(0.002), torch.bfloat16, 2**28, 2**14, folder)
+    return Bench("cpu", HostTimer(), torch.bfloat16, 2**28, 2**14, folder)
 
 
 def row(op: str, result: Stats, **sizes: Any) -> Row:

@@ -111,5 +111,6 @@ def _measure(
     from .measure import measure
 
     bench = dry_bench(folder.path) if grid.name == "tiny" else gpu_bench(folder.path)
-    session = Session(folder, max(budget_s - MOST_FIT_S, 0.5 * budget_s), clock, report, facts.id)
+    limit = max(budget_s - MOST_FIT_S, 0.5 * budget_s)
+    session = Session(folder, limit, clock, report, facts.id, facts.gpus)
     return session.run(build_plan(grid, parts), lambda item: measure(bench, item), bench.healthy)

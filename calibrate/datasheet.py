@@ -15,7 +15,7 @@ ARCHITECTURES = {"8.0": "ampere", "8.6": "ampere", "8.7": "ampere", "8.9": "ada"
 NEWER = "blackwell"
 """Compute capability 10 and later."""
 USUAL_MEMORY_FRACTION, USUAL_FLOPS_FRACTION = 0.9, 0.75
-"""Shares of a datasheet's rates that element-wise kernels and large GEMMs reach: from measured rates back to nominal."""
+"""Shares of a datasheet's rates that element-wise kernels and large GEMMs reach."""
 MEMORY_TOLERANCE = 0.1
 Row = Mapping[str, Any]
 

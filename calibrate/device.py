@@ -19,6 +19,7 @@ from simlora.latency.store import shipped
 
 OLDEST_CAPABILITY = (8, 0)
 """bfloat16 tensor cores and asynchronous copies, which every kernel here takes for granted."""
+DRY_GPU = "dry-run"
 PACKAGES = ("torch", "triton", "vllm", "sglang", "flash-attn", "safetensors", "numpy")
 
 
@@ -103,7 +104,7 @@ def gpu_facts(argv: Sequence[str] | None = None) -> Facts:
 
 def cpu_facts(argv: Sequence[str] | None = None) -> Facts:
     """Facts of a dry run without a GPU: its samples say nothing about one."""
-    return Facts("cpu", (0, 0), 0, 1, 2**20, 2**30, "none", **_host(argv))
+    return Facts(DRY_GPU, (0, 0), 8, 1, 2**20, 2**30, "none", **_host(argv))
 
 
 def _host(argv: Sequence[str] | None) -> dict[str, Any]:

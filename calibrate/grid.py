@@ -46,6 +46,7 @@ class Grid:
     """(adapter rank, slot rank)."""
     disk_ranks: tuple[int, ...]
     collective_bytes: tuple[int, ...]
+    lora_families: tuple[str, ...] = ("vllm", "padded", "simlora", "sglang", "bgmv")
     launches: int = 256
     calls: int = 1_000_000
 
@@ -130,11 +131,12 @@ TINY = Grid(
     prefill_chunks=(4, 8),
     prefill_starts=(0, 8),
     attention_heads=(("tiny", 1), ("tiny", 2)),
-    lora_sets=(LoraSet("tiny", 1, 4, 16, (8, 16), points((1, 1), (4, 2)) + points((4, 2), base_share=0.5)),),
+    lora_sets=(LoraSet("tiny", 1, 2, 16, (8, 16), points((1, 1)) + points((4, 2), base_share=0.5)),),
     copy_bytes=(2**10, 2**12),
     load_ranks=((8, 16), (16, 16)),
     disk_ranks=(8,),
     collective_bytes=(2**10, 2**12),
+    lora_families=("vllm", "simlora", "sglang"),
     launches=4,
     calls=1000,
 )

@@ -74,10 +74,10 @@ def _attention(grid: Grid) -> Iterator[Item]:
 def _lora(grid: Grid) -> Iterator[Item]:
     for order, chosen in enumerate(grid.lora_sets):
         seconds = 6.0 + sum(0.35 + 3e-4 * point["tokens"] for point in chosen.points)
-        for family, priority in LORA_FAMILIES.items():
-            path, later = f"lora/{lora_set_name(chosen)}/{family}", int(order >= 2)
+        for family in grid.lora_families:
+            path, priority = f"lora/{lora_set_name(chosen)}/{family}", LORA_FAMILIES[family] + int(order >= 2)
             arguments = {"families": (family,), "chosen": chosen}
-            yield _item(grid, path, "lora_steps", priority + later, seconds, **arguments)
+            yield _item(grid, path, "lora_steps", priority, seconds, **arguments)
 
 
 def lora_set_name(chosen: LoraSet) -> str:

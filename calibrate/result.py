@@ -17,6 +17,7 @@ from simlora.latency.fit_samples import noisy_share, of_op
 
 from .base import DEFAULT_VERSION, base_calibration
 from .datasheet import identity, measured_gpu
+from .device import DRY_GPU
 from .models import model_named
 from .plots import write_plots
 from .samples import CampaignFolder
@@ -54,7 +55,8 @@ def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | Non
     )
     if not fit.fits:
         return None
-    notes = tuple(filter(None, (note, _yardstick(rows))))
+    dry = "dry run on a CPU: no figure here says anything about a GPU" if facts["gpu"] == DRY_GPU else ""
+    notes = tuple(filter(None, (dry, note, _yardstick(rows))))
     fit = CampaignFit(fit.calibration.model_copy(update={"notes": (*fit.calibration.notes, *notes)}), fit.fits)
     _write_json(folder.path / CALIBRATION, fit.calibration.model_dump(mode="json", by_alias=True))
     _write_json(folder.path / REPORT, _report(fit, rows, models))

@@ -37,12 +37,12 @@ def stats(times: Sequence[float], calls: int = 1) -> Stats:
     return Stats(p20, p50, p80, len(times))
 
 
-def repeat(once: Callable[[], float], patience_s: float) -> list[float]:
-    """Times of up to MOST_REPEATS calls; fewer, but FEWEST_REPEATS, where they would outlast patience_s together."""
+def repeat(once: Callable[[], float], patience_s: float, fewest: int = FEWEST_REPEATS) -> list[float]:
+    """Times of up to MOST_REPEATS calls; fewer, but `fewest`, where they would outlast patience_s together."""
     times: list[float] = []
     while len(times) < MOST_REPEATS:
         times.append(once())
-        if len(times) >= FEWEST_REPEATS and sum(times) >= patience_s:
+        if len(times) >= fewest and sum(times) >= patience_s:
             break
     return times
 
@@ -61,14 +61,13 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class HostTimer:
-    """Wall clock of work that runs on the CPU. Every kind of timing is the same."""
+    """Wall clock of work that runs on the CPU, for dry runs. Every kind of timing is the same."""
 
-    patience_s: float = 0.2
+    patience_s: float = 0.001
 
     def wall(self, run: Run, calls: int = 1) -> Stats:
         """Seconds of the call."""
-        run()
-        return stats(repeat(lambda: _elapsed(run), self.patience_s), calls)
+        return stats(repeat(lambda: _elapsed(run), self.patience_s, fewest=1), calls)
 
     graph = eager = host = wall
 

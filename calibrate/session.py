@@ -41,10 +41,16 @@ class Session:
     """One call. An item is started only where its expected time fits what is left of the budget."""
 
     def __init__(
-        self, folder: CampaignFolder, budget_s: float, clock: Callable[[], float], report: Report, provenance: str
+        self,
+        folder: CampaignFolder,
+        budget_s: float,
+        clock: Callable[[], float],
+        report: Report,
+        provenance: str,
+        gpus: int = 1,
     ) -> None:
         self.folder, self.budget_s, self.clock = folder, budget_s, clock
-        self.report, self.provenance = report, provenance
+        self.report, self.provenance, self.gpus = report, provenance, gpus
         self._begin = clock()
         self._expected = self._actual = 0.0
 
@@ -77,6 +83,7 @@ class Session:
         begin, rows, notes = self.clock(), [], []
         status, reason = "done", ""
         try:
+            self._require_gpus(item)
             for row in measure(item):
                 if "note" in row:
                     notes.append(str(row["note"]))
@@ -96,8 +103,14 @@ class Session:
         self.folder.append(done, rows)
         return done
 
+    def _require_gpus(self, item: Item) -> None:
+        if item.gpus > self.gpus:
+            raise SkipItemError(f"needs {item.gpus} GPUs, {self.gpus} found")
+
     def _expect(self, item: Item) -> float:
-        """Expected seconds, corrected by how long the items of this call took, within a factor of 2."""
+        """Expected seconds, corrected by how long the items of this call took, within a factor of 2; 0 for a skip."""
+        if item.gpus > self.gpus:
+            return 0.0
         factor = self._actual / self._expected if self._expected > 0 else 1.0
         return item.seconds * min(max(factor, 0.5), 2.0)
 

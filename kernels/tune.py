@@ -10,7 +10,7 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,18 +56,9 @@ SETS: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...] = (
 def candidates(kernel: str, phase: str, rank_pad: int, slices: int) -> Iterator[Tile]:
     """Tiles worth timing."""
     if phase == "decode" and kernel == "shrink":
-        for nr, block, warps in ((16, 256, 4), (16, 512, 4), (32, 256, 4), (64, 128, 4), (64, 256, 8), (16, 1024, 8)):
-            if nr < 2 * slices * rank_pad:
-                for vector in (True, False):
-                    tile = Tile(block=block, nr=nr, num_warps=warps, vector=vector)
-                    yield from (replace(tile, ahead=False, waves=16, steps=n) for n in (1, 2))
-                    yield from (replace(tile, ahead=True, waves=3, steps=n) for n in (1, 2, 4))
+        yield from (Tile(block=block, num_stages=3, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 80)))
     elif phase == "decode":
-        for elements, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
-            for vector in (True, False):
-                tile = Tile(block=max(32, elements // rank_pad), num_warps=warps, vector=vector)
-                yield replace(tile, ahead=False, waves=16)
-                yield from (replace(tile, ahead=True, waves=w) for w in (2, 4))
+        yield from (Tile(block=block, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 96), (512, 128)))
     elif kernel == "shrink":
         nr = min(256, 1 << (slices * rank_pad - 1).bit_length())
         for block, warps, stages in ((64, 4, 4), (128, 4, 3), (128, 8, 3)):
@@ -170,17 +161,18 @@ def compile_share(item: tuple[tuple[int, ...], int, int, str, int]) -> None:
     case = Case(ranks, tokens, len(ranks))
     bench = Bench(group, weights, case, 64 if case.phase == "prefill" else 16)
     for tile in candidates(kernel, case.phase, weights[0].rank_pad, weights[0].slices):
-        if kernel == "shrink" and (tile.steps > 1 or tile.splits not in (1, 4)):
+        if kernel == "shrink" and tile.splits not in (1, 4):
             continue
         with suppress(RuntimeError, ValueError, TritonError):
             bench.seconds(kernel, tile, bench.maps[0], parts, replays=1)
 
 
-def precompile(workers: int) -> None:
+def precompile(workers: int, phases: Sequence[str]) -> None:
     """Fill Triton's cache in parallel; kernels are keyed by slice count, rank_pad, phase and parts (a power of two)."""
     work = [(ranks, tokens, g, kernel, parts) for kernel, choices in (("expand", (16, 8, 4, 32, 2)), ("shrink", (0,)))
-            for parts in choices for ranks in ((8, 16, 32, 64) * 2, (16,) * 8) for tokens in (32, 2048) for g in range(3)
-            if tokens == 32 or parts <= 8]
+            for parts in choices for ranks in ((8, 16, 32, 64) * 2, (16,) * 8)
+            for phase, tokens, most in (("decode", 32, 32), ("prefill", 2048, 8)) for g in range(3)
+            if phase in phases and parts <= most and (parts != 2 or phase == "prefill")]
     with multiprocessing.get_context("spawn").Pool(min(workers, len(work))) as pool:
         pool.map(compile_share, work, chunksize=1)
 
@@ -192,28 +184,42 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--log", type=Path, help="every timing, as JSON lines")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further case is started")
     parser.add_argument("--workers", type=int, default=16, help="processes that compile ahead")
+    parser.add_argument("--phase", choices=("decode", "prefill"), help="tune one phase; the file keeps its other entries")
+    parser.add_argument("--compile-only", action="store_true", help="stop after compiling the candidates")
     args = parser.parse_args(None if argv is None else list(argv))
+    phases = (args.phase,) if args.phase else ("decode", "prefill")
     begin, log, entries = time.monotonic(), [], []  # type: float, list[dict[str, Any]], list[dict[str, Any]]
-    precompile(args.workers)
-    print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    if args.workers:
+        precompile(args.workers, phases)
+        print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    if args.compile_only:
+        return
     for ranks, shapes in SETS:
         layers = layer_weights(LLAMA_8B, ranks)
-        for tokens, distinct in shapes:
+        for case in (Case(ranks, *shape) for shape in shapes):
+            if case.phase not in phases:
+                continue
             if time.monotonic() - begin > args.budget:
                 print("budget spent", flush=True)
                 break
-            case = Case(ranks, tokens, distinct)
             entries += tune_case(case, layers, 64 if case.phase == "prefill" else 16, log)
-            print(f"{time.monotonic() - begin:5.0f} s  ranks {sorted(set(ranks))} slots {len(ranks)} tokens {tokens}", flush=True)
+            print(f"{time.monotonic() - begin:5.0f} s  ranks {sorted(set(ranks))} slots {len(ranks)} tokens {case.tokens}", flush=True)
         del layers
         torch.cuda.empty_cache()
-    name = torch.cuda.get_device_name(0)
-    path = args.out if args.out.suffix == ".json" else args.out / (name.lower().replace(" ", "-") + ".json")
-    rows = ",\n".join("  " + json.dumps(e) for e in entries)
-    head = json.dumps({"gpu": name, "torch": torch.__version__, "command": "python -m simlora.kernels.tune --out kernels/tuned"})
-    path.write_text(head[:-1] + ', "entries": [\n' + rows + "\n]}\n")
+    write_table(args.out, entries, phases)
     if args.log:
         args.log.write_text("\n".join(json.dumps(item) for item in log) + "\n")
+
+
+def write_table(out: Path, entries: list[dict[str, Any]], phases: Sequence[str]) -> None:
+    """Write the GPU's table; entries of phases not tuned now are kept, and one key has one entry, the latest."""
+    name = torch.cuda.get_device_name(0)
+    path = out if out.suffix == ".json" else out / (name.lower().replace(" ", "-") + ".json")
+    old = json.loads(path.read_text())["entries"] if path.exists() else []
+    merged = {json.dumps(e["shape"]): e for e in [e for e in old if e["shape"]["phase"] not in phases] + entries}
+    body = ",\n".join("  " + json.dumps(e) for e in merged.values())
+    head = json.dumps({"gpu": name, "torch": torch.__version__, "command": "python -m simlora.kernels.tune --out kernels/tuned"})
+    path.write_text(head[:-1] + ', "entries": [\n' + body + "\n]}\n")
 
 
 if __name__ == "__main__":

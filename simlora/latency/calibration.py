@@ -70,6 +70,7 @@ class HostParameters(Part):
     prepare_request_s: float = Field(ge=0)
     change_s: float = Field(ge=0, description="Extra preparation of a changed batch: request states, sampling inputs")
     metadata_s: float = Field(ge=0)
+    metadata_token_s: float = Field(default=0.0, ge=0, description="Per token of a changed batch")
     launch_s: float = Field(ge=0, description="Launching what lies outside the layers, or one full CUDA graph")
     piecewise_layer_s: float = Field(ge=0, description="Per layer: one graph piece and attention")
     eager_layer_s: float = Field(ge=0, description="Per layer: every kernel by itself")

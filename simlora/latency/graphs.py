@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
+from simlora.latency.execution import V0_20, ExecutionRules
+
 Regime = Literal["graph", "piecewise", "eager"]
 
 LARGEST_CAPTURE_TOKENS = 512
 """vLLM's default cap on captured sizes (vllm/config/compilation.py, v0.20)."""
 
 
-def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-    """vLLM's default sizes: 1, 2, 4, 8 to 248 by 8, 256 to 512 by 16; none above min(2 max_num_seqs, 512, budget)."""
-    largest = min(2 * max_num_seqs, LARGEST_CAPTURE_TOKENS, max_num_batched_tokens)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_CAPTURE_TOKENS + 1, 16)]
+def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, rules: ExecutionRules = V0_20) -> tuple[int, ...]:
+    """vLLM's default sizes: 1, 2, 4, 8 to 248 by 8, 256 to 512 by 16 (0.8.5: by 8); none above 512, the token budget
+    or, since 0.9, 2 max_num_seqs."""
+    largest = min(LARGEST_CAPTURE_TOKENS, max_num_batched_tokens)
+    if rules.captures_by_seqs:
+        largest = min(largest, 2 * max_num_seqs)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_CAPTURE_TOKENS + 1, rules.capture_step_above_256)]
     return tuple(size for size in sizes if size <= largest)
 
 

@@ -25,22 +25,24 @@ class Host:
     parameters: HostParameters
     layers: int
     enable_lora: bool
+    full_graphs: bool = True
+    """Steps of decodes alone replay one graph; else graph pieces, with attention between them."""
 
-    def cost(self, regime: Regime, requests: int, adapters: int, changed: bool) -> HostCost:
+    def cost(self, regime: Regime, tokens: int, requests: int, adapters: int, changed: bool) -> HostCost:
         """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
         p = self.parameters
         prepare = p.prepare_s + p.prepare_request_s * requests + (p.change_s if changed else 0.0)
         launch = self.launch_s(regime, adapters)
         if not (self.enable_lora and changed):
             return HostCost(prepare + launch, 0.0, launch)
-        return HostCost(prepare, p.metadata_s + launch, launch)
+        return HostCost(prepare, p.metadata_s + p.metadata_token_s * tokens + launch, launch)
 
     def launch_s(self, regime: Regime, adapters: int) -> float:
         """Seconds of launching: what lies outside the layers, and the layers as the regime launches them."""
         p = self.parameters
-        if regime == "graph":
+        if regime == "graph" and self.full_graphs:
             return p.launch_s
-        if regime == "piecewise":
+        if regime != "eager":
             return p.launch_s + p.piecewise_layer_s * self.layers
         per_layer = p.eager_layer_s
         if self.enable_lora:

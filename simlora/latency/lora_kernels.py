@@ -22,6 +22,7 @@ EXPERT_LINEARS = ("gate_up", "down")
 """Every expert of every adapter is a weight of its own there."""
 SHRINK_ROWS, SHRINK_COLUMNS = 32, 16
 EXPAND_ROWS, EXPAND_COLUMNS_SLICED, EXPAND_COLUMNS_SINGLE = 64, 64, 128
+"""Defaults of 0.20; 0.8.5 has 128 columns for several slices, too (execution.py)."""
 
 
 def active_experts(experts: int, per_token: int, tokens: Any) -> Any:
@@ -36,6 +37,8 @@ def split_k(tokens: int) -> int:
 
 def row_tiles(lora_tokens: int, adapters: int, rows: int) -> float:
     """Expected row tiles over all adapters: every adapter has one, and half a tile of waste for each but the first."""
+    if not adapters:
+        return 0.0
     return max(float(adapters), float(-(-lora_tokens // rows)), lora_tokens / rows + 0.5 * (adapters - 1))
 
 
@@ -50,10 +53,10 @@ class _Tiles(NamedTuple):
     """Those that do work."""
 
     @classmethod
-    def of(cls, linears: Sequence[Linear], layers: int) -> _Tiles:
+    def of(cls, linears: Sequence[Linear], layers: int, columns_sliced: int) -> _Tiles:
         slices = expand_all = expand_used = 0
         for linear in linears:
-            width = EXPAND_COLUMNS_SLICED if len(linear.outputs) > 1 else EXPAND_COLUMNS_SINGLE
+            width = columns_sliced if len(linear.outputs) > 1 else EXPAND_COLUMNS_SINGLE
             slices += len(linear.outputs)
             expand_all += -(-max(linear.outputs) // width) * len(linear.outputs)
             expand_used += sum(-(-out // width) for out in linear.outputs)
@@ -73,6 +76,10 @@ class LoraKernels:
     """Experts of a layer and experts a token uses, where the MLP is a mixture and wrapped; else (0, 0)."""
     max_loras: int
     specialize: bool
+    columns_sliced: int = EXPAND_COLUMNS_SLICED
+    """Column tile of expand where a linear has several slices."""
+    unused_runs: bool = False
+    """A step without adapters launches the whole grid, and every block of it exits at once."""
     _dense: _Tiles = field(init=False, repr=False, compare=False)
     _mixed: _Tiles = field(init=False, repr=False, compare=False)
     _head: _Tiles = field(init=False, repr=False, compare=False)
@@ -80,20 +87,24 @@ class LoraKernels:
     def __post_init__(self) -> None:
         mixed = [item for item in self.linears if self.experts[0] and item.name in EXPERT_LINEARS]
         dense = [item for item in self.linears if item not in mixed]
-        object.__setattr__(self, "_dense", _Tiles.of(dense, self.layers))
-        object.__setattr__(self, "_mixed", _Tiles.of(mixed, self.layers))
-        object.__setattr__(self, "_head", _Tiles.of([self.head] if self.head else [], 1))
+        for name, linears, layers in (
+            ("_dense", dense, self.layers),
+            ("_mixed", mixed, self.layers),
+            ("_head", [self.head] if self.head else [], 1),
+        ):
+            object.__setattr__(self, name, _Tiles.of(linears, layers, self.columns_sliced))
 
     def step_s(self, tokens: int, lora_tokens: int, adapters: int, rank: int, head_rows: int) -> float:
         """Seconds of a step of `tokens` padded tokens, `lora_tokens` of them over `adapters`, in slots of `rank`."""
-        if adapters <= 0:
+        if adapters <= 0 and not self.unused_runs:
             return 0.0
         grid = active_adapter_grid(adapters, self.max_loras, self.specialize)
         used = max(lora_tokens, adapters)
         seconds = self._tiles_s(self._dense, tokens, used, adapters, rank, grid)
         if self._mixed.launches:
             experts, per_token = self.experts
-            pairs = max(round(adapters * active_experts(experts, per_token, used / adapters)), adapters)
+            reached = active_experts(experts, per_token, used / adapters) if adapters else 0
+            pairs = max(round(adapters * reached), adapters)
             seconds += self._tiles_s(self._mixed, tokens, used * per_token, pairs, rank, grid)
         if self._head.launches:
             rows = min(used, max(head_rows, adapters))

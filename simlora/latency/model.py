@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from simlora.latency.alternating import alternating
 from simlora.latency.calibration import Calibration
 from simlora.latency.collectives import Collectives
 from simlora.latency.copies import Copies
+from simlora.latency.execution import execution_rules
 from simlora.latency.graphs import Regime, capture_sizes, padded_tokens
 from simlora.latency.host import Host
 from simlora.latency.inputs import EngineSettings
@@ -48,14 +50,15 @@ class StepLatency:
         self.slot_modules = supported_modules(model, True) if slot_modules is None else slot_modules
         self.adapter_modules = adapter_modules
         self.slot_rank = engine.max_lora_rank
+        self._rules = rules = execution_rules(engine.version)
         self.operators = Operators(terms.operators.parameters, model, tp)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
         self.lora = self._lora_kernels()
-        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora)
+        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, rules.full_decode_graphs)
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
-        sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens)
+        sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens, rules)
         self._pad = padded_tokens(() if engine.enforce_eager else sizes)
         self._largest = len(self._pad) - 1
         self._tail_s = terms.host.parameters.tail_s * step_scale
@@ -87,6 +90,8 @@ class StepLatency:
             experts=(model.num_experts, model.num_experts_per_tok),
             max_loras=engine.max_loras,
             specialize=engine.specialize_active_lora,
+            columns_sliced=self._rules.expand_columns_sliced,
+            unused_runs=self._rules.unused_lora_runs,
         )
 
     def price(self, plan: StepPlan) -> StepTiming:
@@ -109,6 +114,11 @@ class StepLatency:
         load_s = self._loads_s(plan.loads) if plan.loads else 0.0
         if plan.decode_context_tokens > self._largest_context:
             extrapolated = self._long_context
+        if self._rules.alternates:
+            return alternating(
+                (host_s + sync_s - launch_s, repeat_host_s - launch_s, launch_s + self._tail_s), load_s,
+                (base_s, attention_s, lora_s, collective_s), slope_s, valid_steps, extrapolated,
+            )  # fmt: skip
         tail_s = 0.0
         if launch_s:
             # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
@@ -179,17 +189,19 @@ class StepLatency:
         tokens, requests, adapters, lora_tokens, decode_only, changed = key
         regime = self.regime(tokens, decode_only)
         padded = tokens if regime == "eager" else self._pad[tokens]
-        host = self.host.cost(regime, requests, adapters, changed or not decode_only)
-        again = self.host.cost(regime, requests, adapters, changed=False)
-        rows = padded if regime == "graph" else requests
+        host = self.host.cost(regime, tokens, requests, adapters, changed or not decode_only)
+        again = self.host.cost(regime, tokens, requests, adapters, changed=False)
+        full_graph = regime == "graph" and self._rules.full_decode_graphs
+        rows = padded if full_graph else requests
+        lora_runs = adapters > 0 or (self.engine.enable_lora and regime != "eager")
         scale = self._scale
         return (
             host.before_s * scale,
             host.after_s * scale,
-            host.launch_s * scale if regime != "graph" else 0.0,
+            0.0 if full_graph else host.launch_s * scale,
             again.before_s * scale,
             self._dense_s(padded, rows),
-            self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows) * scale,
+            self.lora.step_s(padded, lora_tokens, adapters, self.slot_rank, rows) * scale if lora_runs else 0.0,
             self.collectives.step_s(padded, adapters) * scale,
             tuple(dict.fromkeys((*self._static, *self._ranges.outside(tokens, requests, adapters)))),
         )

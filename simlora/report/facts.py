@@ -149,9 +149,11 @@ def shares(summary: Summary, at_least: float = 0.0005) -> list[tuple[str, str, f
 
 
 def extrapolated(summary: Summary) -> list[Fact]:
-    """Terms of the latency model used outside their measured range."""
-    terms = summary["calibration"]["extrapolated"]
-    return [Fact(term, f"{units.percent(fraction)} of step time", True) for term, fraction in terms.items()]
+    """Terms of the latency model used outside their measured range, those of one share together."""
+    by_share: dict[str, list[str]] = {}
+    for term, fraction in summary["calibration"]["extrapolated"].items():
+        by_share.setdefault(f"{units.percent(fraction)} of step time", []).append(term)
+    return [Fact(", ".join(terms), share, True) for share, terms in by_share.items()]
 
 
 LATENCIES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2E", "e2e_s"), ("queueing", "queue_s"))

@@ -1,0 +1,107 @@
+"""Simulates one of the published runs and computes the client's metrics."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agullo_client import LimitedClient, requests_of
+from agullo_rows import AgulloRow
+from simlora.errors import ConfigError
+from simlora.scenario import Scenario, scenario_from_dict
+from simlora.sim.build import Inputs, build_inputs, make_replicas, make_requests
+from simlora.sim.clock import Clock
+from simlora.sim.collect import replica_log, request_log
+from simlora.sim.log import ReplicaLog, RequestLog
+from simlora.sim.simulation import Simulation
+from simlora.workload.adapters import AdapterTable
+
+SHORT_CONTEXT = 4096
+"""max_model_len where the ledger holds less than the model's own limit."""
+
+
+@dataclass(frozen=True)
+class Played:
+    requests: RequestLog
+    replica: ReplicaLog
+    metrics: dict[str, float]
+
+
+def scenario_of(row: AgulloRow, calibration: str | None, max_model_len: int | None = None) -> Scenario:
+    """The row as a scenario; arrivals and lengths come from agullo_client."""
+    engine: dict[str, Any] = {
+        "version": "0.8.5",
+        "max_loras": row.max_loras,
+        "max_cpu_loras": row.max_cpu_loras,
+        "max_lora_rank": row.max_lora_rank,
+        "max_num_seqs": row.max_num_seqs,
+        "enable_prefix_caching": False,
+    }
+    if max_model_len is not None:
+        engine["max_model_len"] = max_model_len
+    rates = [row.rates_rps[index % len(row.rates_rps)] for index in range(row.count)]
+    data = {
+        "name": row.path[-150:],
+        "model": row.model,
+        "gpu": "h100-64gb",
+        "calibration": calibration,
+        "engine": engine,
+        "adapters": {"count": row.count, "popularity": {"kind": "explicit", "rates_rps": rates}, "preload": True}
+        | {"ranks": {rank: row.ranks.count(rank) / len(row.ranks) for rank in set(row.ranks)}},
+        "workload": {"duration_s": row.total_time_s, "end": "cut"},
+        "storage": {"host_gib": 1e6},
+    }
+    return scenario_from_dict(data, source=row.path)
+
+
+def adapters_of(row: AgulloRow) -> AdapterTable:
+    rank = [0] + [row.ranks[index % len(row.ranks)] for index in range(row.count)]
+    rates = np.array([0.0] + [row.rates_rps[index % len(row.rates_rps)] for index in range(row.count)])
+    return AdapterTable(row.count, np.array(rank, dtype=np.int32), rates / rates.sum())
+
+
+def inputs_of(row: AgulloRow, calibration: str | None) -> Inputs:
+    """Everything a simulation is built from. A KV cache that the ledger finds too small for the model's longest
+    request, though the server started, keeps its size with a shorter limit."""
+    requests, adapters = requests_of(row), adapters_of(row)
+    try:
+        return build_inputs(scenario_of(row, calibration), adapters, requests)
+    except ConfigError:
+        return build_inputs(scenario_of(row, calibration, SHORT_CONTEXT), adapters, requests)
+
+
+def play(row: AgulloRow, calibration: str | None = None) -> Played:
+    """Simulate the row up to its total_time."""
+    inputs = inputs_of(row, calibration)
+    clock, client = Clock(), LimitedClient()
+    requests = make_requests(inputs)
+    replicas = make_replicas(inputs, clock, True)
+    client.replica = replicas[0]
+    gc.disable()
+    try:
+        Simulation(
+            clock, replicas, client, requests, inputs.latency.frontend_in_s, cut_s=row.total_time_s
+        ).run()
+    finally:
+        gc.enable()
+    log = request_log(requests, row.total_time_s)
+    return Played(log, replica_log(replicas[0], 1, 0, 0.0), metrics_of(log, row.total_time_s))
+
+
+def metrics_of(log: RequestLog, total_time_s: float) -> dict[str, float]:
+    """What the client reports, over the requests that finished: ITL is the mean over all gaps, TPOT over requests."""
+    done = ~np.isnan(log.last_token_s)
+    if not done.any():
+        return dict.fromkeys(("throughput_rps", "ttft_s", "itl_s", "tpot_s"), 0.0)
+    first, last, gaps = log.first_token_s[done], log.last_token_s[done], log.output_tokens[done] - 1
+    several = gaps > 0
+    decoding = (last - first)[several]
+    return {
+        "throughput_rps": np.count_nonzero(done) / total_time_s,
+        "ttft_s": float((first - log.arrival_s[done]).mean()),
+        "itl_s": float(decoding.sum() / gaps[several].sum()),
+        "tpot_s": float((decoding / gaps[several]).mean()),
+    }
