@@ -50,15 +50,14 @@ from simlora.kernels.measure import (
 DTYPE, DEVICE = torch.bfloat16, "cuda"
 LAUNCHES = LAYERS * len(LLAMA_8B) * 2
 PEERS = ("vllm", "sglang", "flashinfer", "bmm", "loop")
+WIDE = ((1, 1), (8, 8), (32, 1), (32, 32), (64, 32), (128, 1), (128, 32), (256, 32), (512, 8), (2048, 1), (2048, 8), (8192, 8))
 SETS = (
-    (32, 16, [16] * 32),
-    (32, 64, [8, 16, 32, 64] * 8),
-    (8, 64, [64] * 8),
-    (128, 16, [16] * 128),
+    (32, 16, [16] * 32, WIDE),
+    (32, 64, [8, 16, 32, 64] * 8, ((1, 1), (8, 8), (32, 1), (32, 32), (64, 32), (128, 32), (256, 32), (2048, 8), (8192, 8))),
+    (128, 16, [16] * 128, ((1, 1), (32, 32), (128, 1), (128, 128), (256, 32), (256, 128))),
+    (8, 64, [64] * 8, ((1, 1), (8, 8), (32, 1), (128, 8), (512, 8), (2048, 8), (8192, 8))),
 )
-SHAPES = ((1, 1), (8, 8), (32, 1), (32, 32), (64, 32), (128, 1), (128, 32), (128, 128), (256, 32), (256, 128), (512, 8),
-          (2048, 1), (2048, 8), (8192, 8))
-"""(tokens, distinct adapters) of a step."""
+"""(slots, largest rank, ranks, ((tokens, distinct adapters), ...))."""
 LayerStacks = list[tuple[list[torch.Tensor], list[torch.Tensor]]]
 
 
@@ -258,7 +257,7 @@ def timed(make: Callable[[], Callable[[], None]], failures: dict[str, str], name
           clock: Callable[..., float] = graph_time) -> float | None:
     """Median seconds, or None with the reason kept."""
     try:
-        return clock(make(), patience_s=0.4)
+        return clock(make(), patience_s=0.25)
     except Exception as failed:  # a peer may fail in any way
         failures.setdefault(name, f"{type(failed).__name__}: {str(failed)[:160]}")
         return None
@@ -283,13 +282,11 @@ def shape_row(step: Step, distinct: int, weights: Weights, peers: list[str], cei
 def rows(peers: list[str], budget_s: float, ceilings: tuple[float, float], failures: dict[str, str]) -> Iterator[dict[str, Any]]:
     """One row for each shape, until the budget is spent."""
     begin = time.monotonic()
-    for slots, max_rank, ranks in SETS:
+    for slots, max_rank, ranks, shapes in SETS:
         if time.monotonic() - begin > budget_s:
             return
         weights: Weights | None = make_weights(slots, max_rank, ranks, "sglang" in peers)
-        for tokens, distinct in SHAPES:
-            if distinct > slots:
-                continue
+        for tokens, distinct in shapes:
             if time.monotonic() - begin > budget_s:
                 print(f"budget spent before slots {slots} ranks {sorted(set(ranks))} tokens {tokens}", file=sys.stderr)
                 return
@@ -354,15 +351,15 @@ def per_token(step: Step, weights: list[list[GroupWeights]], kernel: Callable[..
 def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> dict[str, Any]:
     """What the main table leaves out: reuse within a segment, paged weights, dependent launch, segment building."""
     found: dict[str, Any] = {"reuse": [], "layout": [], "segments": []}
-    slots, max_rank, ranks = SETS[3]
+    slots, max_rank, ranks, _ = SETS[2]
     weights: Weights | None = make_weights(slots, max_rank, ranks, False, layers)
     for tokens, distinct in ((32, 1), (128, 1), (128, 128), (256, 1), (256, 128)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
         found["reuse"].append({"tokens": tokens, "distinct": distinct, "sgmv_s": clock(ours(step, weights.ours)),
-                               "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.4)})
+                               "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.25)})
     weights = None
     torch.cuda.empty_cache()
-    slots, max_rank, ranks = SETS[1]
+    slots, max_rank, ranks, _ = SETS[1]
     weights = make_weights(slots, max_rank, ranks, False, layers)
     paged = {size: paged_layers(weights.stacks, ranks, size) for size in (16 * 1024, 64 * 1024)}
     for tokens, distinct in ((1, 1), (32, 32), (128, 32), (2048, 8)):
@@ -390,8 +387,8 @@ def warm(item: tuple[int, int, list[str]]) -> None:
     if index < 0:
         details(once, 1)
         return
-    slots, max_rank, ranks = SETS[index]
-    tokens, distinct = SHAPES[shape]
+    slots, max_rank, ranks, shapes = SETS[index]
+    tokens, distinct = shapes[shape]
     weights = make_weights(slots, max_rank, ranks, "sglang" in peers, 1)
     step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
     for name in peers:
@@ -402,7 +399,7 @@ def warm(item: tuple[int, int, list[str]]) -> None:
 def warm_all(workers: int, peers: list[str], with_details: bool) -> None:
     """Fill Triton's cache in parallel."""
     items = [(-1, 0, peers)] * with_details
-    items += [(i, j, peers) for j in reversed(range(len(SHAPES))) for i, s in enumerate(SETS) if SHAPES[j][1] <= s[0]]
+    items += [(i, j, peers) for j in reversed(range(len(WIDE))) for i, s in enumerate(SETS) if j < len(s[3])]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         pool.map(warm, items, chunksize=1)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import simpy
 
+from simlora.engines import vllm
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import Inputs, build_inputs
 from simlora.sim.simulate import simulate
@@ -76,12 +77,19 @@ def requests_per_s(inputs: Inputs, check: bool) -> float:
     return len(inputs.requests) / (time.perf_counter() - started)
 
 
+def compiled() -> bool:
+    """Whether the hot path runs compiled (see setup.py)."""
+    return not str(vllm.__file__).endswith(".py")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
+    if not args.json:
+        print("hot path:", "compiled" if compiled() else "pure Python")
     cases = {"light": LIGHT_RPS, "saturated": 2 * capacity_rps(args.requests)}
     for name, rate in cases.items():
         inputs = inputs_at(rate, args.requests)
@@ -90,7 +98,13 @@ def main() -> None:
             speed = best(lambda i=inputs, c=check: requests_per_s(i, c), 1 if check else args.repeat)  # type: ignore[misc]
             ratio = speed / timeouts
             if args.json:
-                row = {"case": name, "check": check, "requests_per_s": round(speed), "timeouts_per_s": round(timeouts)}
+                row = {
+                    "case": name,
+                    "check": check,
+                    "compiled": compiled(),
+                    "requests_per_s": round(speed),
+                    "timeouts_per_s": round(timeouts),
+                }
                 print(json.dumps({**row, "ratio": round(ratio, 5)}))
             else:
                 figures = f"{speed:10,.0f} requests/s  {timeouts:11,.0f} timeouts/s  ratio {ratio:.4f}"

@@ -32,7 +32,7 @@ def attention_kernels(device: str) -> list[AttentionKernel]:
         _torch_kernel("torch-flash", SDPBackend.FLASH_ATTENTION),
         _torch_kernel("torch-cudnn", SDPBackend.CUDNN_ATTENTION),
     ]
-    return [kernel for kernel in (_flash_package(), _vllm_flash(), *found) if kernel]
+    return [kernel for kernel in (_flash_package(), _vllm_flash(), *found, _two_parts()) if kernel]
 
 
 def _torch_kernel(name: str, backend: SDPBackend) -> AttentionKernel:
@@ -55,6 +55,31 @@ def _torch_kernel(name: str, backend: SDPBackend) -> AttentionKernel:
             )  # fmt: skip
 
     return AttentionKernel(name, decode, prefill)
+
+
+def _two_parts() -> AttentionKernel:
+    """cuDNN for a chunk after a context, which it takes only apart: the context without a mask, then the chunk itself.
+
+    The parts are merged without their softmax weights: the result is of no use, its time is.
+    """
+    whole = _torch_kernel("torch-cudnn", SDPBackend.CUDNN_ATTENTION)
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        start = k.shape[1] - q.shape[1]
+        if start == 0:
+            raise ValueError("nothing before the chunk")
+        own = whole.prefill(q, k[:, start:], v[:, start:])
+        queries, keys, values = (x.transpose(1, 2) for x in (q, k[:, :start], v[:, :start]))
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            before = attend(queries, keys, values, enable_gqa=True)
+        return torch.lerp(own, before, 0.5)
+
+    return AttentionKernel("torch-cudnn in two parts", _unsupported, prefill)
+
+
+def _unsupported(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("prefill only")
 
 
 def _flash_package() -> AttentionKernel | None:

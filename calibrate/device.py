@@ -114,8 +114,13 @@ def _host(argv: Sequence[str] | None) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m simlora.calibrate", *(sys.argv[1:] if argv is None else argv)]),
+        "command": _command(sys.argv if argv is None else argv),
     }
+
+
+def _command(argv: Sequence[str]) -> str:
+    program = Path(argv[0]).name if argv else ""
+    return " ".join(["python -m simlora.calibrate" if program == "__main__.py" else program, *argv[1:]])
 
 
 def versions() -> dict[str, str]:
@@ -126,13 +131,21 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             if importlib.util.find_spec(package.replace("-", "_")) is not None:
-                found[package] = "unknown"
+                found[package] = _imported_version(package.replace("-", "_"))
     if "torch" in found:
         import torch
 
         found["torch"] = torch.__version__
         found["cuda"] = str(torch.version.cuda)
     return found
+
+
+def _imported_version(module: str) -> str:
+    """Version of a package that lies on the path without having been installed."""
+    try:
+        return str(getattr(importlib.import_module(module), "__version__", "unknown"))
+    except Exception:  # whatever a half-installed package raises
+        return "unknown"
 
 
 def _cpu_model() -> str:

@@ -37,22 +37,25 @@ def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _rope(qkv, cosine, sine, cache, rotated, HEADS: tl.constexpr, Q_HEADS: tl.constexpr, HALF: tl.constexpr):
+def _rope(
+    qkv, cosine, sine, cache, rotated,
+    HEADS: tl.constexpr, Q_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    column = tl.arange(0, HALF)
-    start = qkv + (token * HEADS + head) * 2 * HALF
-    first = tl.load(start + column).to(tl.float32)
-    second = tl.load(start + HALF + column).to(tl.float32)
-    if head < rotated:
-        cos = tl.load(cosine + token * HALF + column)
-        sin = tl.load(sine + token * HALF + column)
-        first, second = first * cos - second * sin, second * cos + first * sin
-    target = start
-    if head >= Q_HEADS:
-        target = cache + (token * (HEADS - Q_HEADS) + head - Q_HEADS) * 2 * HALF
-    tl.store(target + column, first)
-    tl.store(target + HALF + column, second)
+    head = tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    inside = head < HEADS
+    source = qkv + (token * HEADS + head) * 2 * HALF + column
+    first = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
+    cos = tl.where(head < rotated, tl.load(cosine + token * HALF + column), 1.0)
+    sin = tl.where(head < rotated, tl.load(sine + token * HALF + column), 0.0)
+    turned_first, turned_second = first * cos - second * sin, second * cos + first * sin
+    tl.store(source, turned_first, mask=head < Q_HEADS)
+    tl.store(source + HALF, turned_second, mask=head < Q_HEADS)
+    cached = cache + (token * (HEADS - Q_HEADS) + head - Q_HEADS) * 2 * HALF + column
+    tl.store(cached, turned_first, mask=inside & (head >= Q_HEADS))
+    tl.store(cached + HALF, turned_second, mask=inside & (head >= Q_HEADS))
 
 
 def add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
@@ -89,9 +92,12 @@ def rope_and_cache(
     if not qkv.is_cuda:
         _rope_reference(qkv, angles, cache, heads)
         return
-    _rope[(tokens, queries + 2 * keys)](
-        qkv, *angles, cache, queries + keys, HEADS=queries + 2 * keys, Q_HEADS=queries, HALF=half, num_warps=1
-    )
+    total = queries + 2 * keys
+    block = triton.next_power_of_2(total)
+    _rope[(tokens,)](
+        qkv, *angles, cache, queries + keys, HEADS=total, Q_HEADS=queries, HALF=half, BLOCK=block,
+        num_warps=8 if block > 32 else 4,
+    )  # fmt: skip
 
 
 def _rope_reference(

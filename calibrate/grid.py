@@ -118,6 +118,7 @@ QUICK = Grid(
     load_ranks=((16, 16), (16, 64), (64, 64)),
     disk_ranks=(16, 64),
     collective_bytes=tuple(2**power for power in range(10, 29, 3)),
+    lora_families=("vllm", "padded", "simlora"),
     calls=200_000,
 )
 

@@ -13,9 +13,7 @@ from .models import model_named
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def decode_attention(
-    bench: Bench, model: str, tp: int, requests: tuple[int, ...], contexts: tuple[int, ...]
-) -> Rows:
+def decode_attention(bench: Bench, model: str, tp: int, requests: tuple[int, ...], contexts: tuple[int, ...]) -> Rows:
     """One new token for each of `requests` requests that have `context` tokens each."""
     heads, dim, size = _heads(model, tp)
     candidates = [(kernel.name, kernel.decode) for kernel in attention_kernels(bench.device)]
@@ -67,8 +65,6 @@ def _fastest(
         yield from tried
 
 
-def _timed(
-    bench: Bench, op: str, name: str, attend: Attend, inputs: list[Inputs], shape: dict[str, object]
-) -> Row:
+def _timed(bench: Bench, op: str, name: str, attend: Attend, inputs: list[Inputs], shape: dict[str, object]) -> Row:
     run: Callable[[], list[torch.Tensor]] = lambda: [attend(*tensors) for tensors in inputs]  # noqa: E731
     return measured(op, bench.timer.graph, run, len(inputs), kernel=name, **shape)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .bench import Bench, Rows, row
-from .sampling import Stats, capture, repeat, stats
+from .sampling import FEWEST_REPEATS, Stats, capture, repeat, stats
 
 CALLS = 16
 """Collectives timed in a row: one alone would measure how far the processes are apart."""
@@ -29,7 +30,7 @@ def collectives(bench: Bench, world: int, sizes: tuple[int, ...]) -> Rows:
         return
     target = Path(tempfile.mkdtemp(dir=bench.folder)) / "rows.json"
     bench.release()
-    torch.multiprocessing.spawn(_worker, (world, sizes, _free_port(), str(target)), nprocs=world)
+    torch.multiprocessing.spawn(worker, (world, sizes, _free_port(), str(target)), nprocs=world)
     yield from json.loads(target.read_text())
     target.unlink()
     target.parent.rmdir()
@@ -41,13 +42,15 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _worker(rank: int, world: int, sizes: tuple[int, ...], port: int, target: str) -> None:
-    """One process a GPU; the first writes what it timed."""
+def worker(rank: int, world: int, sizes: tuple[int, ...], port: int, target: str, device: str = "cuda") -> None:
+    """One process a GPU; the first writes what it timed. device cpu: the same through gloo, for tests."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=world, timeout=TIMEOUT)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world, timeout=TIMEOUT)
+    timers = (_graph_times, _event_times) if device == "cuda" else (_host_times,)
     try:
-        rows = _measure(world, sizes, "cuda", _graph_times) + _measure(world, sizes, "cuda", _event_times)
+        rows = [row for timed in timers for row in _measure(world, sizes, device, timed)]
     finally:
         dist.destroy_process_group()
     if rank == 0:
@@ -59,7 +62,7 @@ def _dry(bench: Bench, sizes: tuple[int, ...]) -> Rows:
     store = dist.FileStore(str(bench.folder / "dry-store"), 1)
     dist.init_process_group("gloo", rank=0, world_size=1, store=store, timeout=TIMEOUT)
     try:
-        yield from _measure(1, sizes, "cpu", lambda run: ("eager", bench.timer.wall(run, CALLS)))
+        yield from _measure(1, sizes, "cpu", _host_times)
     finally:
         dist.destroy_process_group()
         (bench.folder / "dry-store").unlink(missing_ok=True)
@@ -98,6 +101,16 @@ def _gather(whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
 def _event_times(run: Callable[[], None]) -> tuple[str, Stats]:
     run()
     return "eager", stats(_together(run), CALLS)
+
+
+def _host_times(run: Callable[[], None]) -> tuple[str, Stats]:
+    times = []
+    for _ in range(FEWEST_REPEATS):
+        dist.barrier()
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return "eager", stats(times, CALLS)
 
 
 def _graph_times(run: Callable[[], None]) -> tuple[str, Stats]:

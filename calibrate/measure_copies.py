@@ -9,9 +9,12 @@ import torch
 from .adapters import Pair, host_adapter, slot_buffers
 from .bench import Bench, Row, Rows, measured, row
 from .models import model_named
-from .sampling import Stats
+from .sampling import WARMUPS, Stats, repeat, stats
 
 COPIES_ON_SIDE = 4
+FASTEST_LINK = 60e9
+"""Bytes a second that no PCIe link exceeds: how many copies outlast a compute."""
+PATIENCE_S = 0.5
 SLOTS = 2
 
 
@@ -52,9 +55,9 @@ def copies_under_compute(bench: Bench, sizes: tuple[int, ...]) -> Rows:
     if not bench.on_gpu:
         return
     for kind, compute in _loads(bench):
-        alone = bench.timer.wall(compute)
+        alone = _compute_times(compute, lambda: None)
         for size in sizes:
-            yield _overlapped(bench, kind, compute, alone, size)
+            yield _overlapped(bench, kind, compute, alone.p50, size)
 
 
 def _loads(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -76,32 +79,38 @@ def _loads(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "streaming", streaming
 
 
-def _overlapped(bench: Bench, kind: str, compute: Callable[[], None], alone: Stats, size: int) -> Row:
-    """GPU time from the start of the compute to its end, while COPIES_ON_SIDE copies go on beside it."""
-    side = torch.cuda.Stream()
+def _overlapped(bench: Bench, kind: str, compute: Callable[[], None], alone_s: float, size: int) -> Row:
+    """Time of the compute while copies go on beside it that last at least as long."""
     target, source = bench.empty(size, dtype=torch.uint8), _host_block(bench, size, pinned=True)
-    copies = max(COPIES_ON_SIDE, int(alone.p50 * 60e9 / size) + 1)  # enough to last as long as the compute
+    copies = max(COPIES_ON_SIDE, int(alone_s * FASTEST_LINK / size) + 1)
+
+    def copy() -> None:
+        for _ in range(copies):
+            target.copy_(source, non_blocking=True)
+
+    busy = _compute_times(compute, copy)
+    sizes = {"compute": kind, "bytes": size, "copies": copies, "alone_s": alone_s, "slowdown": busy.p50 / alone_s}
+    return row("compute_under_h2d", busy, **sizes)
+
+
+def _compute_times(compute: Callable[[], None], beside: Callable[[], None]) -> Stats:
+    """GPU time from the start of the compute to its end, with `beside` on another stream."""
+    side = torch.cuda.Stream()
 
     def once() -> float:
         torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(side):
-            for _ in range(copies):
-                target.copy_(source, non_blocking=True)
+            beside()
         begin.record()
         compute()
         end.record()
         torch.cuda.synchronize()
         return begin.elapsed_time(end) / 1e3
 
-    from .sampling import repeat, stats
-
-    once()
-    busy = stats(repeat(once, 0.2))
-    return row(
-        "compute_under_h2d", busy, compute=kind, bytes=size, copies=copies, alone_s=alone.p50,
-        slowdown=busy.p50 / alone.p50,
-    )  # fmt: skip
+    for _ in range(WARMUPS):
+        once()
+    return stats(repeat(once, PATIENCE_S))
 
 
 def adapter_loads(bench: Bench, model: str, rank: int, slot_rank: int) -> Rows:

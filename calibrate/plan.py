@@ -9,8 +9,11 @@ from typing import Any
 from .grid import Grid, LoraSet
 
 PARTS = ("launch", "operators", "attention", "lora", "copies", "disk", "collectives")
-LORA_FAMILIES = {"vllm": 0, "padded": 1, "simlora": 1, "sglang": 3, "bgmv": 3}
+LORA_FAMILIES = {"vllm": 0, "simlora": 1, "padded": 2, "sglang": 3, "bgmv": 3}
 """Kernel family -> priority. The LoRA term is fitted to vllm, or to padded where vLLM is not installed."""
+MAIN_FAMILIES = ("vllm", "simlora")
+SETS_OF_ALL = 4
+"""The first so many sets are measured with every family, the rest with the main ones."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +45,29 @@ def _item(grid: Grid, path: str, function: str, priority: int, seconds: float, g
 
 
 def _launch(grid: Grid) -> Iterator[Item]:
-    yield _item(grid, "launch/host", "host_yardstick", 0, 3.0, calls=grid.calls)
-    yield _item(grid, "launch/kernels", "launches", 0, 6.0, launches=grid.launches)
+    yield _item(grid, "launch/host", "host_yardstick", 0, 1.0, calls=grid.calls)
+    yield _item(grid, "launch/kernels", "launches", 0, 3.0, launches=grid.launches)
 
 
 def _operators(grid: Grid) -> Iterator[Item]:
     for model, sizes in grid.models:
         large = "70b" in model
         tokens = tuple(t for t in grid.tokens if not large or t <= grid.largest_70b_tokens)
-        step_s, gemm_s = (0.45, 0.8) if large else (0.3, 0.4)
+        step_s, gemm_s = (0.2, 0.3) if large else (0.12, 0.12)
         for order, tp in enumerate(sizes):
             first, path = min(order, 1), f"operators/{model}/tp{tp}"
             shape: dict[str, Any] = {"model": model, "tp": tp, "tokens": tokens}
-            yield _item(grid, f"{path}/steps", "dense_steps", first, 4.0 + len(tokens) * step_s, **shape)
-            yield _item(grid, f"{path}/gemms", "gemms", first + 1, 1.0 + len(tokens) * gemm_s, **shape)
+            yield _item(grid, f"{path}/steps", "dense_steps", first, 2.0 + len(tokens) * step_s, **shape)
+            yield _item(grid, f"{path}/gemms", "gemms", first + 1, 0.5 + len(tokens) * gemm_s, **shape)
         path = f"operators/{model}/elementwise"
-        yield _item(grid, path, "elementwise", 0, 6.0, model=model, tp=sizes[0], tokens=grid.tokens)
+        yield _item(grid, path, "elementwise", 0, 2.0, model=model, tp=sizes[0], tokens=grid.tokens)
 
 
 def _attention(grid: Grid) -> Iterator[Item]:
     decode = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
     prefill = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
-    decode_s = 2.0 + 0.25 * len(grid.decode_requests) * len(grid.decode_contexts)
-    prefill_s = 2.0 + 0.3 * len(grid.prefill_chunks) * len(grid.prefill_starts)
+    decode_s = 1.0 + 0.15 * len(grid.decode_requests) * len(grid.decode_contexts)
+    prefill_s = 1.0 + 0.5 * len(grid.prefill_chunks) * len(grid.prefill_starts)
     for order, (model, tp) in enumerate(grid.attention_heads):
         path, priority, heads = f"attention/{model}/tp{tp}", 2 * min(order, 1), {"model": model, "tp": tp}
         yield _item(grid, f"{path}/decode", "decode_attention", priority, decode_s, **heads, **decode)
@@ -73,8 +76,8 @@ def _attention(grid: Grid) -> Iterator[Item]:
 
 def _lora(grid: Grid) -> Iterator[Item]:
     for order, chosen in enumerate(grid.lora_sets):
-        seconds = 6.0 + sum(0.35 + 3e-4 * point["tokens"] for point in chosen.points)
-        for family in grid.lora_families:
+        seconds = 3.0 + sum(0.5 + 2e-4 * point["tokens"] for point in chosen.points)
+        for family in grid.lora_families if order < SETS_OF_ALL else MAIN_FAMILIES:
             path, priority = f"lora/{lora_set_name(chosen)}/{family}", LORA_FAMILIES[family] + int(order >= 2)
             arguments = {"families": (family,), "chosen": chosen}
             yield _item(grid, path, "lora_steps", priority, seconds, **arguments)
@@ -87,17 +90,17 @@ def lora_set_name(chosen: LoraSet) -> str:
 
 def _copies(grid: Grid) -> Iterator[Item]:
     model = grid.models[0][0]
-    yield _item(grid, "copies/blocks", "block_copies", 0, 8.0, sizes=grid.copy_bytes)
-    yield _item(grid, "copies/under-compute", "copies_under_compute", 1, 8.0, sizes=grid.copy_bytes[-3:])
+    yield _item(grid, "copies/blocks", "block_copies", 0, 3.0, sizes=grid.copy_bytes)
+    yield _item(grid, "copies/under-compute", "copies_under_compute", 1, 6.0, sizes=grid.copy_bytes[-3:])
     for rank, slot_rank in grid.load_ranks:
         path = f"copies/{model}/r{rank}-in-{slot_rank}"
-        yield _item(grid, path, "adapter_loads", 1, 6.0, model=model, rank=rank, slot_rank=slot_rank)
+        yield _item(grid, path, "adapter_loads", 1, 1.5 + 0.02 * rank, model=model, rank=rank, slot_rank=slot_rank)
 
 
 def _disk(grid: Grid) -> Iterator[Item]:
     model = grid.models[0][0]
     for rank in grid.disk_ranks:
-        yield _item(grid, f"disk/{model}/r{rank}", "adapter_reads", 1, 6.0 + 0.1 * rank, model=model, rank=rank)
+        yield _item(grid, f"disk/{model}/r{rank}", "adapter_reads", 1, 4.0 + 0.2 * rank, model=model, rank=rank)
 
 
 def _collectives(grid: Grid) -> Iterator[Item]:

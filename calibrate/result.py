@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | Non
     rows, machines = folder.rows(), folder.provenance()
     if not rows or not machines:
         return None
-    facts = machines[0]
+    facts = _main_machine(machines, rows)
     spec, note = measured_gpu(facts, rows)
     models = {name: model_named(name) for name in dict.fromkeys(["llama-3.1-8b", *_models(rows)])}
     fit = fit_campaign(
@@ -49,7 +50,7 @@ def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | Non
         models,
         base_calibration(spec, options.base, options.engine_version),
         identity(spec),
-        _provenance(machines),
+        _provenance(facts, machines),
         options.name or "-".join(str(facts["gpu"]).lower().split()),
         keep_load_costs=options.keep_load_costs,
     )
@@ -68,15 +69,20 @@ def _models(rows: Sequence[Row]) -> list[str]:
     return sorted({row["model"] for row in rows if "model" in row})
 
 
-def _provenance(machines: Sequence[Row]) -> Provenance:
-    """The first machine's; further ones are named in source_runs."""
-    first = machines[0]
+def _main_machine(machines: Sequence[Row], rows: Sequence[Row]) -> Row:
+    """The machine with the most samples."""
+    counts = Counter(row["provenance"] for row in rows)
+    return max(machines, key=lambda machine: counts[machine["id"]])
+
+
+def _provenance(main: Row, machines: Sequence[Row]) -> Provenance:
+    """The main machine's; all are named in source_runs."""
     return Provenance(
-        host_cpu=f"{first['host_cpu']}, {first['host_cores']} cores",
-        driver=first["driver"],
-        versions=first["versions"],
-        date=str(first["date"])[:10],
-        command=first["command"],
+        host_cpu=f"{main['host_cpu']}, {main['host_cores']} cores",
+        driver=main["driver"],
+        versions=main["versions"],
+        date=str(main["date"])[:10],
+        command=main["command"],
         source_runs=tuple(machine["id"] for machine in machines),
     )
 

@@ -52,8 +52,8 @@ def default_tile(shape: Shape) -> Tile:
     if shape.phase == "decode":
         few = shape.bound <= 4
         if shape.kernel == "shrink":
-            return Tile(block=256 if few else 1024, num_stages=3, maxnreg=128)
-        return Tile(block=256 if few else 1024, maxnreg=128)
+            return Tile(block=256 if few else 1024, num_stages=3)
+        return Tile(block=256 if few else 1024)
     if shape.kernel == "shrink":
         nr = min(256, 1 << (shape.slices * shape.rank_pad - 1).bit_length())
         return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8, num_stages=3)

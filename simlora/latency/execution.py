@@ -5,6 +5,7 @@
 | decode steps | piecewise graphs, attention launched between them | one graph | v1/worker/gpu_model_runner.py |
 | captured sizes above 256 | every 8 | every 16, up to 2 max_num_seqs | config.py; start-up logs |
 | LoRA kernels without any adapter in the step | run in the graphs over an empty grid | skipped | pull request 25914 |
+| penalties of the model's generation_config.json | priced | not measured, left out | v1/sample/ops/penalties.py |
 | column tile of expand, several slices | 128 | 64 | lora/ops/triton_ops |
 | host and GPU | alternate: results are read back before the next step is planned | overlap | v1/engine/core.py |
 """
@@ -25,6 +26,8 @@ class ExecutionRules:
     unused_lora_runs: bool
     """Graphs of an engine with LoRA hold its kernels, so that a step without adapters launches them, too."""
     expand_columns_sliced: int
+    default_penalties: bool
+    """Penalties that the model's generation_config.json names are priced."""
     alternates: bool
     """Nothing is in flight while a step is prepared: no time of the host is hidden but launching."""
 
@@ -35,6 +38,7 @@ V0_20 = ExecutionRules(
     captures_by_seqs=True,
     unused_lora_runs=False,
     expand_columns_sliced=64,
+    default_penalties=False,
     alternates=False,
 )
 V0_8 = ExecutionRules(
@@ -43,6 +47,7 @@ V0_8 = ExecutionRules(
     captures_by_seqs=False,
     unused_lora_runs=True,
     expand_columns_sliced=128,
+    default_penalties=True,
     alternates=True,
 )
 

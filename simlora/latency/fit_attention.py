@@ -9,7 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from simlora.latency.calibration import AttentionParameters
-from simlora.latency.fit_core import Array, TermFit, fit_positive, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_core import (
+    Array,
+    TermFit,
+    fit_positive,
+    held_out_mask,
+    held_out_rms,
+    points,
+    relative_rms,
+    seconds,
+    spans,
+)
 from simlora.latency.fit_samples import Row, of_op
 from simlora.latency.operators import Attention
 from simlora.scenario.model_spec import ModelSpec
@@ -29,6 +39,11 @@ def fit_attention(rows: Sequence[Row], models: Models, template: AttentionParame
     seen = [row for row, out in zip(both, mask.tolist(), strict=True) if not out]
     found = fit_positive(lambda values: _predict(seen, models, template, values), measured[~mask], START)
     fitted = _predict(both, models, template, found)
+    decoding = np.arange(len(both)) < len(decode)
+    errors = {
+        "decode_error": relative_rms(fitted[decoding], measured[decoding]),
+        "prefill_error": relative_rms(fitted[~decoding], measured[~decoding]),
+    }
     kernels = Counter(f"{row['op'].removeprefix('attention_')}: {row['kernel']}" for row in both)
     contexts = [{**row, "context_tokens": row["requests"] * row["context"]} for row in decode]
     return TermFit(
@@ -36,11 +51,13 @@ def fit_attention(rows: Sequence[Row], models: Models, template: AttentionParame
         parameters=_parameters(template, found),
         measured=spans(contexts, context_tokens="context_tokens"),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
-        held_out_error=relative_rms(fitted[mask], measured[mask]),
-        note="fastest kernel of each shape: " + ", ".join(f"{name} x{count}" for name, count in kernels.most_common()),
+        held_out_error=held_out_rms(fitted, measured, mask),
+        note=f"decode within {errors['decode_error']:.1%}, prefill within {errors['prefill_error']:.1%}; "
+        + "fastest kernel of each shape: "
+        + ", ".join(f"{name} x{count}" for name, count in kernels.most_common()),
         axis="context or new tokens",
         points=points(both, fitted, mask, _x, _series),
-        also={"decode_s": found["decode_s"], "prefill_s": found["prefill_s"]},
+        also={"decode_s": found["decode_s"], "prefill_s": found["prefill_s"], **errors},
     )
 
 
@@ -49,9 +66,7 @@ def _parameters(template: AttentionParameters, values: Mapping[str, float]) -> A
     return template.model_copy(update={name: values[name] for name in names})
 
 
-def _predict(
-    rows: Sequence[Row], models: Models, template: AttentionParameters, values: Mapping[str, float]
-) -> Array:
+def _predict(rows: Sequence[Row], models: Models, template: AttentionParameters, values: Mapping[str, float]) -> Array:
     parameters = _parameters(template, values)
     priced = {key: _attention(parameters, models, *key) for key in {(row["model"], row["tp"]) for row in rows}}
     return np.array([_seconds(row, priced[row["model"], row["tp"]], values) for row in rows])

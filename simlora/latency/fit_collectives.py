@@ -9,7 +9,17 @@ import numpy as np
 
 from simlora.latency.calibration import CollectiveParameters
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
-from simlora.latency.fit_core import Array, TermFit, fit_positive, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_core import (
+    Array,
+    TermFit,
+    fit_positive,
+    held_out_mask,
+    held_out_rms,
+    points,
+    relative_rms,
+    seconds,
+    spans,
+)
 from simlora.latency.fit_samples import Row, of_op
 from simlora.scenario.model_spec import ModelSpec
 
@@ -35,7 +45,7 @@ def fit_collectives(
         parameters=_parameters(template, found),
         measured=spans(reduces, tensor_parallel_size="world"),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
-        held_out_error=relative_rms(fitted[mask], measured[mask]),
+        held_out_error=held_out_rms(fitted, measured, mask),
         note=f"NCCL all-reduces ({regimes}); an engine's own all-reduce kernels may be faster for small sizes",
         axis="bytes",
         points=points(reduces, fitted, mask, lambda r: r["bytes"], lambda r: f"all-reduce on {r['world']}"),

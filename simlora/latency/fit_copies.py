@@ -8,7 +8,17 @@ import numpy as np
 
 from simlora.latency.calibration import CopyParameters
 from simlora.latency.copies import Copies
-from simlora.latency.fit_core import Array, TermFit, fit_positive, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_core import (
+    Array,
+    TermFit,
+    fit_positive,
+    held_out_mask,
+    held_out_rms,
+    points,
+    relative_rms,
+    seconds,
+    spans,
+)
 from simlora.latency.fit_samples import Row, of_op
 from simlora.latency.step import DISK, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR
@@ -44,7 +54,7 @@ def fit_copies(rows: Sequence[Row], models: Models, template: CopyParameters, se
         parameters=_parameters(template, found),
         measured=spans(loads, max_lora_rank="slot_rank"),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
-        held_out_error=relative_rms(fitted[mask], measured[mask]),
+        held_out_error=held_out_rms(fitted, measured, mask),
         note=f"pinned blocks, module-by-module loads, {read}",
         axis="bytes",
         points=points(every, fitted, mask, lambda r: r["bytes"], _series),

@@ -46,7 +46,7 @@ class TermFit:
     parameters: Part
     measured: dict[str, Range]
     fit_error: float
-    held_out_error: float
+    held_out_error: float | None
     note: str
     axis: str
     points: tuple[Point, ...]
@@ -67,6 +67,11 @@ def held_out_mask(count: int, seed: int, term: str) -> NDArray[np.bool_]:
 def relative_rms(fitted: Array, measured: Array) -> float:
     """RMS of fitted / measured - 1; 0 for no samples."""
     return float(np.sqrt(np.mean((fitted / measured - 1.0) ** 2))) if len(measured) else 0.0
+
+
+def held_out_rms(fitted: Array, measured: Array, mask: NDArray[np.bool_]) -> float | None:
+    """RMS relative error of the samples held out; None where none was."""
+    return relative_rms(fitted[mask], measured[mask]) if mask.any() else None
 
 
 def seconds(rows: Sequence[Row]) -> Array:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from simlora.latency.fit_core import held_out_mask, relative_rms, seconds
+from simlora.latency.fit_core import held_out_mask, held_out_rms, relative_rms, seconds
 from simlora.latency.fit_samples import Row, of_op
 from simlora.latency.shapes import lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR
@@ -63,7 +63,7 @@ def _fit(rows: Sequence[Row], family: str, models: Mapping[str, ModelSpec], seed
         **{name: _published(name, cost) for name, cost in zip(COSTS, costs.tolist(), strict=True)},
         "samples": len(rows),
         "fit_error": relative_rms(fitted[~mask], measured[~mask]),
-        "held_out_error": relative_rms(fitted[mask], measured[mask]),
+        "held_out_error": held_out_rms(fitted, measured, mask),
     }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from simlora.latency.calibration import LoraKernelParameters
-from simlora.latency.fit_core import Array, TermFit, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_core import Array, TermFit, held_out_mask, held_out_rms, points, relative_rms, seconds, spans
 from simlora.latency.fit_samples import Row, of_op
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.shapes import lora_linears
@@ -41,7 +41,7 @@ def fit_lora(rows: Sequence[Row], models: Models, template: LoraKernelParameters
         parameters=template.model_copy(update={**values, ZERO: zero_s}),
         measured=_ranges(steps, models),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
-        held_out_error=relative_rms(fitted[mask], measured[mask]),
+        held_out_error=held_out_rms(fitted, measured, mask),
         note=_note(family, steps),
         axis="tokens",
         points=points(steps, fitted + (seconds(steps) - measured), mask, lambda r: r["tokens"], _series),

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from simlora.latency.calibration import OperatorParameters
-from simlora.latency.fit_core import Array, TermFit, fit_positive, held_out_mask, points, relative_rms, seconds, spans
+from simlora.latency.fit_core import (
+    Array,
+    TermFit,
+    fit_positive,
+    held_out_mask,
+    held_out_rms,
+    points,
+    relative_rms,
+    seconds,
+    spans,
+)
 from simlora.latency.fit_samples import Row, of_op
 from simlora.latency.operators import Operators
 from simlora.scenario.model_spec import ModelSpec
@@ -50,7 +60,7 @@ def fit_operators(rows: Sequence[Row], models: Models, template: OperatorParamet
         parameters=parameters,
         measured=_ranges(steps, models),
         fit_error=relative_rms(fitted[is_step & ~mask], measured[is_step & ~mask]),
-        held_out_error=relative_rms(fitted[is_step & mask], measured[is_step & mask]),
+        held_out_error=held_out_rms(fitted, measured, is_step & mask),
         note=f"steps of {_names(steps)} in CUDA graphs; {len(gemms)} single GEMMs within {gemm_error:.1%}",
         axis="tokens",
         points=points(both, fitted, mask, lambda r: r["tokens"], _series),

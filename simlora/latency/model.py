@@ -51,7 +51,7 @@ class StepLatency:
         self.adapter_modules = adapter_modules
         self.slot_rank = engine.max_lora_rank
         self._rules = rules = execution_rules(engine.version)
-        self.operators = Operators(terms.operators.parameters, model, tp)
+        self.operators = Operators(terms.operators.parameters, model, tp, rules.default_penalties)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
         self.lora = self._lora_kernels()
         self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, rules.full_decode_graphs)

@@ -14,6 +14,7 @@ from simlora.latency.shapes import (
     kv_bytes_per_token,
     logit_bytes_per_row,
     mlp_linears,
+    penalty_bytes_per_row,
 )
 from simlora.scenario.model_spec import ModelSpec
 
@@ -25,6 +26,8 @@ class Operators:
     parameters: OperatorParameters
     model: ModelSpec
     tp: int
+    penalties: bool = False
+    """The sampler applies the model's default penalties."""
 
     def dense_s(self, tokens: int, sampled_rows: int) -> float:
         """Everything but attention over the context: `tokens` padded tokens, logits for `sampled_rows` of them."""
@@ -42,6 +45,8 @@ class Operators:
         """lm_head and the sampler."""
         head = Linear("lm_head", self.model.hidden_size, (self.model.vocab_size // self.tp,))
         moved = sampled_rows * logit_bytes_per_row(self.model, self.tp)
+        if self.penalties:
+            moved += sampled_rows * penalty_bytes_per_row(self.model, self.tp)
         return float(self._gemm_s(head, sampled_rows)) + moved / self.parameters.activation_bytes_per_s
 
     def _mlp_s(self, tokens: Any) -> Any:

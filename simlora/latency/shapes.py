@@ -61,3 +61,19 @@ def activation_bytes_per_token(model: ModelSpec, tp: int) -> int:
 def logit_bytes_per_row(model: ModelSpec, tp: int) -> int:
     """Bytes the sampler moves per sampled row: 16-bit logits out and in, a 32-bit copy out and in again."""
     return model.vocab_size // tp * 12
+
+
+PENALTY_BYTES_PER_LOGIT = 110
+"""What penalties move per logit: two tables of 8-byte counts written, compared and masked, and seven element-wise
+passes over 32-bit logits (v1/sample/ops/penalties.py of vLLM 0.8.5)."""
+
+
+def default_penalties(model: ModelSpec) -> bool:
+    """Whether vLLM applies a repetition penalty unless a request says otherwise: it takes the defaults from the model's
+    generation_config.json, and those of Qwen2 and Qwen2.5 name one (1.05)."""
+    return model.name.lower().rsplit("/", 1)[-1].startswith("qwen2")
+
+
+def penalty_bytes_per_row(model: ModelSpec, tp: int) -> int:
+    """Bytes that default penalties move per sampled row."""
+    return model.vocab_size // tp * PENALTY_BYTES_PER_LOGIT if default_penalties(model) else 0

@@ -1,0 +1,12 @@
+"""Tests of calibrate run without a GPU: Triton's interpreter takes its place where torch finds none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+if importlib.util.find_spec("torch") is not None:
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
