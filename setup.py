@@ -1,7 +1,7 @@
 """Only for the optional compiled build; everything else is in pyproject.toml.
 
-SIMLORA_COMPILE=1 pip install --no-build-isolation . compiles the hot path of the simulator with mypyc (it needs mypy and
-a C compiler). The modules stay ordinary Python: the compiled build gives the same results, only faster.
+SIMLORA_COMPILE=1 pip install --no-build-isolation . compiles the hot path of the simulator with mypyc (it needs mypy
+and a C compiler). The modules stay ordinary Python: the compiled build gives the same results, only faster.
 """
 
 import os
