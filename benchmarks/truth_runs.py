@@ -29,6 +29,7 @@ class Engine:
     max_lora_rank: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_cpu_loras: int = 1
     kind: str = "vllm"
     version: str = "0.20"
     tensor_parallel_size: int = 1

@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
+PAGE_TOKENS = 16
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -32,7 +33,7 @@ def attention_kernels(device: str) -> list[AttentionKernel]:
         _torch_kernel("torch-flash", SDPBackend.FLASH_ATTENTION),
         _torch_kernel("torch-cudnn", SDPBackend.CUDNN_ATTENTION),
     ]
-    return [kernel for kernel in (_flash_package(), _vllm_flash(), *found, _two_parts()) if kernel]
+    return [kernel for kernel in (_vllm_flash(3), _vllm_flash(2), _flash_package(), *found, _two_parts()) if kernel]
 
 
 def _torch_kernel(name: str, backend: SDPBackend) -> AttentionKernel:
@@ -102,19 +103,36 @@ def _flash_package() -> AttentionKernel | None:
     )
 
 
-def _vllm_flash() -> AttentionKernel | None:
-    """vLLM's build of FlashAttention, with its compiled kernels."""
+def _vllm_flash(version: int) -> AttentionKernel | None:
+    """vLLM's build of FlashAttention over a paged cache, as vLLM calls it."""
     try:
-        from vllm.vllm_flash_attn import flash_attn_varlen_func
+        from vllm.vllm_flash_attn import flash_attn_varlen_func, is_fa_version_supported
     except (ImportError, OSError, RuntimeError):
         return None
+    if not is_fa_version_supported(version):
+        return None
+    places: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         batch, tokens, context = q.shape[0], q.shape[1], k.shape[1]
-        ends = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+        key = (batch, tokens, context)
+        if key not in places:  # made once: a graph would hold their making
+            places[key] = _pages(batch, tokens, context, q.device)
+        ends, used, table = places[key]
+        pages = [cache.view(-1, PAGE_TOKENS, *cache.shape[2:]) for cache in (k, v)]
         return flash_attn_varlen_func(
-            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), max_seqlen_q=tokens, cu_seqlens_q=ends * tokens,
-            max_seqlen_k=context, cu_seqlens_k=ends * context, causal=True,
+            q.flatten(0, 1), *pages, max_seqlen_q=tokens, cu_seqlens_q=ends, max_seqlen_k=context, seqused_k=used,
+            block_table=table, causal=True, fa_version=version,
         )  # fmt: skip
 
-    return AttentionKernel("vllm-flash-attn", attend, attend)
+    return AttentionKernel(f"vllm-flash-attn-{version}", attend, attend)
+
+
+def _pages(
+    batch: int, tokens: int, context: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(ends of the queries, tokens in each cache, pages of each request in order)."""
+    whole = {"dtype": torch.int32, "device": device}
+    each = context // PAGE_TOKENS
+    ends = torch.arange(batch + 1, **whole) * tokens
+    return ends, torch.full((batch,), context, **whole), torch.arange(batch * each, **whole).view(batch, each)

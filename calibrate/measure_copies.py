@@ -9,7 +9,7 @@ import torch
 from .adapters import Pair, host_adapter, slot_buffers
 from .bench import Bench, Row, Rows, measured, row
 from .models import model_named
-from .sampling import WARMUPS, Stats, repeat, stats
+from .sampling import WARMUPS, repeat, stats
 
 COPIES_ON_SIDE = 4
 FASTEST_LINK = 60e9
@@ -55,9 +55,8 @@ def copies_under_compute(bench: Bench, sizes: tuple[int, ...]) -> Rows:
     if not bench.on_gpu:
         return
     for kind, compute in _loads(bench):
-        alone = _compute_times(compute, lambda: None)
         for size in sizes:
-            yield _overlapped(bench, kind, compute, alone.p50, size)
+            yield _overlapped(bench, kind, compute, size)
 
 
 def _loads(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -79,38 +78,41 @@ def _loads(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "streaming", streaming
 
 
-def _overlapped(bench: Bench, kind: str, compute: Callable[[], None], alone_s: float, size: int) -> Row:
-    """Time of the compute while copies go on beside it that last at least as long."""
+def _overlapped(bench: Bench, kind: str, compute: Callable[[], None], size: int) -> Row:
+    """Time of the compute while copies that outlast it go on beside it, in turn with the same alone: clocks drift."""
     target, source = bench.empty(size, dtype=torch.uint8), _host_block(bench, size, pinned=True)
+    side = torch.cuda.Stream()
+    for _ in range(WARMUPS):
+        alone_s = _compute_s(compute, side, lambda: None)
     copies = max(COPIES_ON_SIDE, int(alone_s * FASTEST_LINK / size) + 1)
 
     def copy() -> None:
         for _ in range(copies):
             target.copy_(source, non_blocking=True)
 
-    busy = _compute_times(compute, copy)
-    sizes = {"compute": kind, "bytes": size, "copies": copies, "alone_s": alone_s, "slowdown": busy.p50 / alone_s}
-    return row("compute_under_h2d", busy, **sizes)
+    alone = []
+
+    def busy() -> float:
+        alone.append(_compute_s(compute, side, lambda: None))
+        return _compute_s(compute, side, copy)
+
+    times = stats(repeat(busy, PATIENCE_S))
+    base_s = stats(alone).p50
+    sizes = {"compute": kind, "bytes": size, "copies": copies, "alone_s": base_s, "slowdown": times.p50 / base_s}
+    return row("compute_under_h2d", times, **sizes)
 
 
-def _compute_times(compute: Callable[[], None], beside: Callable[[], None]) -> Stats:
-    """GPU time from the start of the compute to its end, with `beside` on another stream."""
-    side = torch.cuda.Stream()
-
-    def once() -> float:
-        torch.cuda.synchronize()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(side):
-            beside()
-        begin.record()
-        compute()
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1e3
-
-    for _ in range(WARMUPS):
-        once()
-    return stats(repeat(once, PATIENCE_S))
+def _compute_s(compute: Callable[[], None], side: torch.cuda.Stream, beside: Callable[[], None]) -> float:
+    """GPU time from the start of the compute to its end, with `beside` on the side stream."""
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with torch.cuda.stream(side):
+        beside()
+    begin.record()
+    compute()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
 def adapter_loads(bench: Bench, model: str, rank: int, slot_rank: int) -> Rows:

@@ -91,7 +91,7 @@ def lora_set_name(chosen: LoraSet) -> str:
 def _copies(grid: Grid) -> Iterator[Item]:
     model = grid.models[0][0]
     yield _item(grid, "copies/blocks", "block_copies", 0, 3.0, sizes=grid.copy_bytes)
-    yield _item(grid, "copies/under-compute", "copies_under_compute", 1, 6.0, sizes=grid.copy_bytes[-3:])
+    yield _item(grid, "copies/under-compute", "copies_under_compute", 1, 8.0, sizes=grid.copy_bytes[-3:])
     for rank, slot_rank in grid.load_ranks:
         path = f"copies/{model}/r{rank}-in-{slot_rank}"
         yield _item(grid, path, "adapter_loads", 1, 1.5 + 0.02 * rank, model=model, rank=rank, slot_rank=slot_rank)

@@ -120,7 +120,7 @@ class VllmEngine:
         return StepPlan(
             (), count, decodes.context_tokens(step), count * per_decode, count, adapters,
             decodes.lora_count * per_decode, self.limits.max_lora_rank if adapters else 0, changed, (),
-            self._horizon(step, count) if decodes.steady else 1, decodes.emitted_per_step,
+            self._horizon(step, count) if decodes.steady else 1, decodes.emitted_per_step, self._skipped(),
         )  # fmt: skip
 
     def _mixed_plan(self, step: int, preempted: bool, now_s: float) -> StepPlan | None:
@@ -157,8 +157,12 @@ class VllmEngine:
         rank = self.limits.max_lora_rank if self.slots.active else 0
         return StepPlan(
             tuple(prefills), count, context, tokens, count + len(chunks), len(self.slots.active), lora_tokens, rank,
-            True, loads, 1, decodes.emitted_per_step,
+            True, loads, 1, decodes.emitted_per_step, self._skipped(),
         )  # fmt: skip
+
+    def _skipped(self) -> int:
+        """With every slot taken, the scheduler walks past all waiting requests of other adapters."""
+        return self.waiting.size - self.waiting.active_count if self.slots.full else 0
 
     def _continue_partial(self, budget: int, chunks: list[tuple[Request, int]], step: int, now_s: float) -> bool:
         request = self.partial

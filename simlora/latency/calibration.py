@@ -56,6 +56,14 @@ class LoraKernelParameters(Part):
     shrink_wide_s: float = Field(ge=0, description="Useful shrink block, K axis split 8 ways")
     expand_s: float = Field(ge=0, description="Useful expand block, fewer than 128 tokens")
     expand_wide_s: float = Field(ge=0, description="Useful expand block, 128 tokens and more")
+    surplus_factor: float = Field(
+        default=1.0,
+        ge=1,
+        description="Cost of a block beyond its adapter's tokens over one of an unused slot: it reads two values, not one",
+    )
+    row_bytes_per_s: float | None = Field(
+        default=None, gt=0, description="Rate at which rows are read and results added; null: within the blocks' times"
+    )
 
 
 class HostParameters(Part):
@@ -68,6 +76,12 @@ class HostParameters(Part):
 
     prepare_s: float = Field(ge=0)
     prepare_request_s: float = Field(ge=0)
+    skip_s: float = Field(default=0.0, ge=0, description="Per waiting request that finds no slot and is passed over")
+    registered_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Per adapter of the step and adapter in the host cache: the cache's list is copied for each of them",
+    )
     change_s: float = Field(ge=0, description="Extra preparation of a changed batch: request states, sampling inputs")
     metadata_s: float = Field(ge=0)
     metadata_token_s: float = Field(default=0.0, ge=0, description="Per token of a changed batch")
@@ -87,6 +101,7 @@ class CopyParameters(Part):
     mismatch_module_s: float = Field(ge=0, description="Extra per pair where rank < slot rank: staged copies")
     disk_module_s: float = Field(ge=0, description="Disk to host: parse, pack and pin, per pair")
     disk_bytes_per_s: float = Field(gt=0, description="Disk (page cache) to packed pinned host memory")
+    overlapped: bool = Field(default=False, description="The bytes of a load move while its copies are being issued")
 
 
 class FrontEndParameters(Part):

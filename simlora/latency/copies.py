@@ -36,7 +36,8 @@ class Copies:
         p = self.parameters
         per_pair = p.module_s + (p.mismatch_module_s if rank < self.slot_rank else 0.0)
         shard = adapter_bytes(self.model, rank, self.modules) / self.tp
-        return self._pairs() * per_pair + shard / p.bytes_per_s
+        issuing_s, moving_s = self._pairs() * per_pair, shard / p.bytes_per_s
+        return max(issuing_s, moving_s) if p.overlapped else issuing_s + moving_s
 
     def _read_s(self, rank: int) -> float:
         p = self.parameters

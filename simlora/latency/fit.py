@@ -17,7 +17,7 @@ from simlora.latency.fit_samples import Row, check_row
 from simlora.scenario.model_spec import ModelSpec
 
 HELD_OUT_SEED = 20
-FIXED_LOAD_COSTS = ("module_s", "mismatch_module_s", "disk_module_s", "disk_bytes_per_s")
+FIXED_LOAD_COSTS = ("module_s", "mismatch_module_s", "disk_module_s", "disk_bytes_per_s", "overlapped")
 """What an engine's own code adds to on the host: recorded runs show it, copies alone do not."""
 
 
@@ -101,7 +101,8 @@ def _with_attention_start(operators: Any, fits: Mapping[str, TermFit]) -> Any:
 
 
 def _keep_load_costs(new: Any, old: Any, base: str) -> Any:
-    kept = {name: getattr(old.parameters, name) for name in FIXED_LOAD_COSTS}
+    known = type(old.parameters).model_fields
+    kept = {name: getattr(old.parameters, name) for name in FIXED_LOAD_COSTS if name in known}
     bare = new.parameters
     note = (
         f"{new.note}; costs of the engine's code as in {base}: bare copies take {bare.module_s * 1e6:.1f} us a pair, "

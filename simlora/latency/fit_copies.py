@@ -24,6 +24,7 @@ from simlora.latency.step import DISK, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model_spec import ModelSpec
 
+OVERLAPPED = "overlapped"
 LARGE_BYTES = 2**20
 """Blocks from which the link's rate, not a copy's fixed time, makes most of the time."""
 START = {
@@ -45,21 +46,45 @@ def fit_copies(rows: Sequence[Row], models: Models, template: CopyParameters, se
     parts = [(loads, "loads"), (blocks, "blocks"), (disk, "disk")]
     mask = np.concatenate([held_out_mask(len(part), seed, name) for part, name in parts])
     seen = [row for row, out in zip(every, mask.tolist(), strict=True) if not out]
-    start = {name: value for name, value in START.items() if disk or not name.startswith("disk")}
-    found = fit_positive(lambda values: _predict(seen, models, template, values), measured[~mask], start)
-    fitted = _predict(every, models, template, found)
+    parameters, block_s = _solve(seen, measured[~mask], models, template, bool(disk))
+    fitted = _predict(every, models, parameters, block_s)
     read = "page-cache reads of safetensors files" if disk else "no file was read: disk as before"
     return TermFit(
         term="copies",
-        parameters=_parameters(template, found),
+        parameters=parameters,
         measured=spans(loads, max_lora_rank="slot_rank"),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
         held_out_error=held_out_rms(fitted, measured, mask),
         note=f"pinned blocks, module-by-module loads, {read}",
         axis="bytes",
         points=points(every, fitted, mask, lambda r: r["bytes"], _series),
-        also={"block_s": found["block_s"]},
+        also={"block_s": block_s},
     )
+
+
+def _solve(
+    rows: Sequence[Row], measured: Array, models: Models, template: CopyParameters, disk: bool
+) -> tuple[CopyParameters, float]:
+    """Parameters and a block's fixed time. Whether copies overlap their issuing is settled by what fits better."""
+    start = {name: value for name, value in START.items() if disk or not name.startswith("disk")}
+    tried = []
+    for way in _ways(template):
+        found = fit_positive(
+            lambda v, way=way: _predict(rows, models, _parameters(way, v), v["block_s"]),  # type: ignore[misc]
+            measured,
+            start,
+        )
+        parameters = _parameters(way, found)
+        error = relative_rms(_predict(rows, models, parameters, found["block_s"]), measured)
+        tried.append((error, parameters, found["block_s"]))
+    _, parameters, block_s = min(tried, key=lambda entry: entry[0])
+    return parameters, block_s
+
+
+def _ways(template: CopyParameters) -> list[CopyParameters]:
+    if OVERLAPPED not in type(template).model_fields:
+        return [template]
+    return [template.model_copy(update={OVERLAPPED: value}) for value in (False, True)]
 
 
 def _parameters(template: CopyParameters, values: Mapping[str, float]) -> CopyParameters:
@@ -67,9 +92,8 @@ def _parameters(template: CopyParameters, values: Mapping[str, float]) -> CopyPa
     return template.model_copy(update={name: value for name, value in values.items() if name in known})
 
 
-def _predict(rows: Sequence[Row], models: Models, template: CopyParameters, values: Mapping[str, float]) -> Array:
-    parameters = _parameters(template, values)
-    return np.array([_seconds(row, models, parameters, values["block_s"]) for row in rows])
+def _predict(rows: Sequence[Row], models: Models, parameters: CopyParameters, block_s: float) -> Array:
+    return np.array([_seconds(row, models, parameters, block_s) for row in rows])
 
 
 def _seconds(row: Row, models: Models, parameters: CopyParameters, block_s: float) -> float:

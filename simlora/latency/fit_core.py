@@ -22,9 +22,8 @@ HELD_OUT_SHARE = 0.2
 FEWEST_SAMPLES = 5
 SOFT_ERROR = 0.1
 """Relative error from which a sample counts less than its square: one odd kernel must not bend a term."""
-
-
-STRAY = 3.0
+STRAY = 20.0
+"""Log units from its start at which a parameter costs as much as one such error: it holds what no sample tells."""
 
 
 class Point(NamedTuple):
@@ -88,7 +87,7 @@ def fit_positive(
     """Positive parameters with the least squared relative errors, so that a sum of their terms grows with each size.
 
     Solved in logarithms of parameters and of seconds, from `start`. A parameter that the samples say nothing about
-    stays there: straying by 3 log units costs as much as one sample that is SOFT_ERROR off.
+    stays there: straying by STRAY log units costs as much as one sample that is SOFT_ERROR off.
     """
     names = list(start)
     origin = np.log([start[name] for name in names])

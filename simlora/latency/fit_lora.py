@@ -18,27 +18,29 @@ from simlora.scenario.model_spec import ModelSpec
 FAMILIES = ("vllm", "padded")
 """In order of preference. vllm's samples leave out the zeroing of the shrink buffers, padded's hold it."""
 LINEARS = 4
-ZERO = "zero_s"
+FEWEST_STEPS = 12
+ZERO, FACTOR = "zero_s", "surplus_factor"
+RATES = ("row_bytes_per_s",)
+SURPLUS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+"""Factors tried; a finer step changes fitted times by less than their error."""
 Models = Mapping[str, ModelSpec]
 
 
 def fit_lora(rows: Sequence[Row], models: Models, template: LoraKernelParameters, seed: int) -> TermFit | None:
     """Non-negative least squares on relative errors; None where neither family has enough samples."""
-    names = [name for name in type(template).model_fields if name != ZERO]
-    family, steps = _family(rows, len(names))
+    family, steps = _family(rows)
     if not family:
         return None
     zero_s = _zero_s(of_op(rows, "lora_zero"), template)
     own_zero = 0.0 if family == "vllm" else zero_s
     measured = seconds(steps) - own_zero * LINEARS * np.array([row["layers"] for row in steps], dtype=float)
-    matrix = np.array([[_step_s(row, models, template, {name: 1.0}) for name in names] for row in steps])
     mask = held_out_mask(len(steps), seed, "lora_kernels")
-    found, _ = nnls(matrix[~mask] / measured[~mask, None], np.ones(int((~mask).sum())))
-    values = dict(zip(names, found.tolist(), strict=True))
-    fitted: Array = np.array([_step_s(row, models, template, values) for row in steps])
+    seen = [row for row, out in zip(steps, mask.tolist(), strict=True) if not out]
+    parameters = _solve(seen, measured[~mask], models, template)
+    fitted: Array = np.array([_step_s(row, models, parameters) for row in steps])
     return TermFit(
         term="lora_kernels",
-        parameters=template.model_copy(update={**values, ZERO: zero_s}),
+        parameters=parameters.model_copy(update={ZERO: zero_s}),
         measured=_ranges(steps, models),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
         held_out_error=held_out_rms(fitted, measured, mask),
@@ -49,10 +51,36 @@ def fit_lora(rows: Sequence[Row], models: Models, template: LoraKernelParameters
     )
 
 
-def _family(rows: Sequence[Row], fewest: int) -> tuple[str, list[Row]]:
+def _solve(
+    rows: Sequence[Row], measured: Array, models: Models, template: LoraKernelParameters
+) -> LoraKernelParameters:
+    """Everything but the surplus factor is linear, its rates in their inverse; the factor is the best of SURPLUS."""
+    nothing = template.model_copy(update=dict.fromkeys(_linear(template), 0.0) | dict.fromkeys(RATES))
+    tried = []
+    for factor in SURPLUS:
+        base = nothing.model_copy(update={FACTOR: factor})
+        names = [name for name in _linear(template) if name != ZERO]
+        units = [base.model_copy(update={name: 1.0}) for name in (*names, *RATES)]
+        matrix = np.array([[_step_s(row, models, unit) for unit in units] for row in rows])
+        scale = np.maximum(matrix.max(axis=0), 1e-300)
+        scaled, residual = nnls(matrix / scale / measured[:, None], np.ones(len(rows)))
+        costs = (scaled / scale).tolist()
+        rates = {
+            name: 1.0 / cost if cost > 0.0 else None for name, cost in zip(RATES, costs[len(names) :], strict=True)
+        }
+        tried.append((residual, base.model_copy(update={**dict(zip(names, costs, strict=False)), **rates})))
+    return min(tried, key=lambda pair: pair[0])[1]
+
+
+def _linear(template: LoraKernelParameters) -> list[str]:
+    """Parameters that are seconds of something counted."""
+    return [name for name in type(template).model_fields if name.endswith("_s") and name not in RATES]
+
+
+def _family(rows: Sequence[Row]) -> tuple[str, list[Row]]:
     for family in FAMILIES:
         steps = of_op(rows, "lora_step", family=family)
-        if len(steps) > fewest:
+        if len(steps) >= FEWEST_STEPS:
             return family, steps
     return "", []
 
@@ -63,10 +91,8 @@ def _zero_s(rows: Sequence[Row], template: LoraKernelParameters) -> float:
     return float(np.median(each)) if each else template.zero_s
 
 
-def _step_s(row: Row, models: Models, template: LoraKernelParameters, values: Mapping[str, float]) -> float:
-    """The term's own price of a step with the given parameters, all others zero."""
-    zeroes: dict[str, float] = dict.fromkeys(type(template).model_fields, 0.0)
-    parameters = template.model_copy(update={**zeroes, **values})
+def _step_s(row: Row, models: Models, parameters: LoraKernelParameters) -> float:
+    """The term's own price of a step."""
     linears = lora_linears(models[row["model"]], row["tp"], ALL_LINEAR)
     kernels = LoraKernels(parameters, linears, row["layers"], None, (0, 0), row["slots"], False)
     return kernels.step_s(row["tokens"], row["lora_tokens"], row["adapters"], row["slot_rank"], 0)

@@ -27,11 +27,15 @@ class Host:
     enable_lora: bool
     full_graphs: bool = True
     """Steps of decodes alone replay one graph; else graph pieces, with attention between them."""
+    registered: int = 0
+    """Adapters in the host cache, taken to be full."""
 
     def cost(self, regime: Regime, tokens: int, requests: int, adapters: int, changed: bool) -> HostCost:
         """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
         p = self.parameters
-        prepare = p.prepare_s + p.prepare_request_s * requests + (p.change_s if changed else 0.0)
+        prepare = p.prepare_s + p.prepare_request_s * requests + p.registered_s * adapters * self.registered
+        if changed:
+            prepare += p.change_s
         launch = self.launch_s(regime, adapters)
         if not (self.enable_lora and changed):
             return HostCost(prepare + launch, 0.0, launch)

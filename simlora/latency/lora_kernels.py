@@ -51,16 +51,19 @@ class _Tiles(NamedTuple):
     """Column tiles of the expand grid per row tile: the widest slice's, for every slice."""
     expand_used: int
     """Those that do work."""
+    row_bytes: int
+    """Inputs read by every slice of shrink, and outputs read and written by expand, per token; 16-bit."""
 
     @classmethod
     def of(cls, linears: Sequence[Linear], layers: int, columns_sliced: int) -> _Tiles:
-        slices = expand_all = expand_used = 0
+        slices = expand_all = expand_used = row_bytes = 0
         for linear in linears:
             width = columns_sliced if len(linear.outputs) > 1 else EXPAND_COLUMNS_SINGLE
             slices += len(linear.outputs)
             expand_all += -(-max(linear.outputs) // width) * len(linear.outputs)
             expand_used += sum(-(-out // width) for out in linear.outputs)
-        return cls(*(layers * count for count in (len(linears), slices, expand_all, expand_used)))
+            row_bytes += 2 * linear.inputs * len(linear.outputs) + 4 * sum(linear.outputs)
+        return cls(*(layers * count for count in (len(linears), slices, expand_all, expand_used, row_bytes)))
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,23 @@ class LoraKernels:
         p = self.parameters
         wide = tokens >= SPLIT_TOKENS
         shrink = split_k(tokens) * -(-rank // SHRINK_COLUMNS) * tiles.slices
+        shrink_rows, expand_rows = -(-tokens // SHRINK_ROWS), -(-tokens // EXPAND_ROWS)
         shrink_used = shrink * row_tiles(used, adapters, SHRINK_ROWS)
-        shrink_dead = max(shrink * -(-tokens // SHRINK_ROWS) * grid - shrink_used, 0.0)
         expand_used = tiles.expand_used * row_tiles(used, adapters, EXPAND_ROWS)
-        expand_dead = max(tiles.expand_all * -(-tokens // EXPAND_ROWS) * grid - expand_used, 0.0)
-        return (
+        unused = max(grid - adapters, 0)
+        shrink_dead = shrink * shrink_rows * unused + p.surplus_factor * max(
+            shrink * shrink_rows * (grid - unused) - shrink_used, 0.0
+        )
+        expand_dead = tiles.expand_all * expand_rows * unused + p.surplus_factor * max(
+            tiles.expand_all * expand_rows * (grid - unused) - expand_used, 0.0
+        )
+        seconds = (
             tiles.launches * (2.0 * p.launch_s + p.zero_s)
             + shrink_dead * p.dead_shrink_s
             + shrink_used * (p.shrink_wide_s if wide else p.shrink_s)
             + expand_dead * p.dead_expand_s
             + expand_used * (p.expand_wide_s if wide else p.expand_s)
         )
+        if p.row_bytes_per_s is not None:
+            seconds += used * tiles.row_bytes / p.row_bytes_per_s
+        return seconds

@@ -54,13 +54,20 @@ class StepLatency:
         self.operators = Operators(terms.operators.parameters, model, tp, rules.default_penalties)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
         self.lora = self._lora_kernels()
-        self.host = Host(terms.host.parameters, model.num_hidden_layers, engine.enable_lora, rules.full_decode_graphs)
+        self.host = Host(
+            terms.host.parameters,
+            model.num_hidden_layers,
+            engine.enable_lora,
+            rules.full_decode_graphs,
+            engine.max_cpu_loras,
+        )
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
         sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens, rules)
         self._pad = padded_tokens(() if engine.enforce_eager else sizes)
         self._largest = len(self._pad) - 1
+        self._skip_s = terms.host.parameters.skip_s * step_scale
         self._tail_s = terms.host.parameters.tail_s * step_scale
         self._decode_token_s = self.attention.decode_token_s * step_scale
         self._request_s = self.attention.request_s * step_scale
@@ -114,6 +121,9 @@ class StepLatency:
         load_s = self._loads_s(plan.loads) if plan.loads else 0.0
         if plan.decode_context_tokens > self._largest_context:
             extrapolated = self._long_context
+        if plan.skipped:
+            skip_s = plan.skipped * self._skip_s
+            host_s, repeat_host_s = host_s + skip_s, repeat_host_s + skip_s
         if self._rules.alternates:
             return alternating(
                 (host_s + sync_s - launch_s, repeat_host_s - launch_s, launch_s + self._tail_s), load_s,

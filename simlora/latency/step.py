@@ -49,6 +49,8 @@ class StepPlan(NamedTuple):
     max_repeat: int
     """The scheduler's horizon: the same plan stays valid for this many steps if nothing outside changes it."""
     emitted_per_step: float = 1.0
+    skipped: int = 0
+    """Waiting requests that the scheduler passes over because their adapters find no slot."""
 
 
 NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)

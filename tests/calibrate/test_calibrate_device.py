@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-
 from simlora.calibrate import run_calibration
 from simlora.calibrate.__main__ import main
 from simlora.calibrate.base import base_calibration
 from simlora.calibrate.datasheet import catalogue_gpu, measured_gpu
 from simlora.calibrate.device import cpu_facts, require_gpu
+
 from simlora.errors import ConfigError, SimloraError
 from simlora.latency.store import shipped
 
@@ -24,7 +24,9 @@ def _without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_no_gpu_is_one_message_that_names_the_shipped_calibrations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_gpu_is_one_message_that_names_the_shipped_calibrations(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _without_gpu(monkeypatch)
     with pytest.raises(SimloraError) as raised:
         run_calibration(tmp_path / "out")
@@ -57,7 +59,9 @@ def test_the_command_line_ends_with_2(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert main(["--out", str(tmp_path / "out"), "--only", "copies,tea"]) == 2
     assert main(["--out", str(tmp_path / "out"), "--fit-only"]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 4 and "--budget: 'soon'" in errors[1] and "--only: 'tea'" in errors[2] and "samples" in errors[3]
+    assert (
+        len(errors) == 4 and "--budget: 'soon'" in errors[1] and "--only: 'tea'" in errors[2] and "samples" in errors[3]
+    )
 
 
 def test_out_must_not_be_a_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_percentiles_are_numpys_for_one_call() -> None:
 def test_repeats_stop_when_patience_ends_but_not_before_the_fewest() -> None:
     assert len(repeat(lambda: 1e-6, 1.0)) == MOST_REPEATS
     assert len(repeat(lambda: 10.0, 1.0)) == FEWEST_REPEATS
-    assert len(repeat(lambda: 0.1, 1.0)) == 10
+    assert len(repeat(lambda: 0.125, 1.0)) == 8
     assert len(repeat(lambda: 10.0, 1.0, fewest=1)) == 1
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from simlora.calibrate.plan import Item
 from simlora.calibrate.samples import PROGRESS, SAMPLES, CampaignFolder
 from simlora.calibrate.session import Outcome, Session, SkipItemError, parse_budget
@@ -32,14 +31,19 @@ class Machine:
             raise SkipItemError("no such kernel")
         if item.id in self.failing:
             raise RuntimeError("illegal memory access")
-        return [{"op": "gemm", "unit": "s", "p20": 1e-3, "p50": 2e-3, "p80": 3e-3, "n": 9}, {"note": "one point left out"}]
+        return [
+            {"op": "gemm", "unit": "s", "p20": 1e-3, "p50": 2e-3, "p80": 3e-3, "n": 9},
+            {"note": "one point left out"},
+        ]
 
 
 def _items(count: int = 4, seconds: float = 10.0) -> list[Item]:
     return [Item(f"item{number}", "operators", "gemms", number, seconds) for number in range(count)]
 
 
-def _call(folder: Path, machine: Machine, budget_s: float, items: list[Item], where: str = "here", gpus: int = 1) -> Outcome:
+def _call(
+    folder: Path, machine: Machine, budget_s: float, items: list[Item], where: str = "here", gpus: int = 1
+) -> Outcome:
     session = Session(CampaignFolder(folder), budget_s, machine.clock, lambda line: None, where, gpus)
     return session.run(items, machine.measure, lambda: machine.alive)
 
@@ -94,7 +98,7 @@ def test_failed_items_come_last_and_are_given_up_after_a_second_try(tmp_path: Pa
 def test_a_dead_gpu_ends_the_call(tmp_path: Path) -> None:
     machine = Machine()
     machine.failing, machine.alive = {"item0"}, False
-    assert _call(tmp_path, machine, 1000.0, _items(3)).pending == ("item0", "item1", "item2")
+    assert _call(tmp_path, machine, 1000.0, _items(3)).pending == ("item1", "item2", "item0")
     assert machine.called == ["item0"]
 
 
@@ -148,7 +152,9 @@ def test_progress_lines_name_the_item_and_the_budget(tmp_path: Path) -> None:
     assert lines[0] == "[  1/2] item0: 1 samples, 10.0 s (expected 10); 10 of 100 s"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("9m", 540.0), ("90s", 90.0), ("540", 540.0), ("1.5h", 5400.0), (12, 12.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("9m", 540.0), ("90s", 90.0), ("540", 540.0), ("1.5h", 5400.0), (12, 12.0)]
+)
 def test_budgets_are_read(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from support.fakes import TICK_S, RoundLatency, make_cluster, make_tiers
 from support.naive_tiers import NaiveTiers
@@ -19,9 +19,16 @@ FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))
 """Multiplies the number of examples of the property tests, for a longer search."""
 
 
-def examples(count: int) -> settings:
+def examples(count: int, shrink: bool = True) -> settings:
     """Reproducible, bounded and without a deadline. A factor above 1 also looks at other examples."""
-    return settings(max_examples=max(1, int(count * FACTOR)), deadline=None, derandomize=FACTOR <= 1, database=None)
+    phases = (Phase.explicit, Phase.generate, Phase.shrink) if shrink else (Phase.explicit, Phase.generate)
+    return settings(
+        max_examples=max(1, int(count * FACTOR)),
+        deadline=None,
+        derandomize=FACTOR <= 1,
+        database=None,
+        phases=phases,
+    )
 
 
 LATENCIES = {
@@ -93,13 +100,13 @@ def cases(
     requests: int = 16,
     max_prompt: int = 60,
     max_output: int = 30,
+    gaps: tuple[int, ...] = (0, 0, 1000, 3000, 8000, 40_000, 400_000),
 ) -> Case:
     """slots and adapters of 0: LoRA is off. spare_kv: KV blocks besides those of the largest request."""
     count = draw(st.integers(*adapters))
     max_loras = draw(st.integers(*slots)) if count else 0
     fixed = min(draw(st.integers(*pinned)), max_loras - 1, count) if max_loras else 0
-    gap = st.sampled_from((0, 0, 1000, 3000, 8000, 40_000, 400_000))
-    row = st.tuples(gap, st.integers(0, count), st.integers(1, max_prompt), st.one_of(st.just(1), st.integers(1, max_output)))
+    row = st.tuples(st.sampled_from(gaps), st.integers(0, count), st.integers(1, max_prompt), st.one_of(st.just(1), st.integers(1, max_output)))
     rows = draw(st.lists(row, min_size=1, max_size=requests))
     block_size = draw(st.sampled_from((1, 4, 16)))
     max_num_seqs = draw(st.integers(*seats))
@@ -123,3 +130,36 @@ def cases(
         latency = replace(latency, valid_steps=draw(st.integers(1, 5)))
     host = max_loras + draw(st.integers(0, 3))
     return Case(limits, tuple(rows), latency, host, draw(st.booleans()))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a case is spread over replicas, and where the run is cut."""
+
+    replicas: int
+    router: str
+    scrape_s: float
+    delay_s: float
+
+    def play(self, case: Case, coalesce: bool, cut_s: float | None = None, **kw) -> Simulation:  # type: ignore[no-untyped-def]
+        simulation = case.simulation(case.requests(), coalesce, **vars(self), cut_s=cut_s, **kw)
+        simulation.run()
+        return simulation
+
+
+clusters = st.builds(
+    Cluster,
+    replicas=st.integers(1, 3),
+    router=st.sampled_from(("round-robin", "least-requests", "lora-affinity")),
+    scrape_s=st.sampled_from((0.0, 3000 * TICK_S, 50_000 * TICK_S, 0.05, 0.0007)),
+    delay_s=st.sampled_from((0.0, 2000 * TICK_S, 0.03)),
+)
+ALONE = Cluster(1, "round-robin", 0.0, 0.0)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, case: Case) -> float:
+    """Instants around an arrival, on a coarse grid and between."""
+    arrivals = [r.arrival_s + case.latency.frontend_in_s for r in case.requests()]
+    after = draw(st.one_of(st.sampled_from((0, 1000, 2000, 4000)), st.integers(0, 30_000)))
+    return draw(st.sampled_from(arrivals)) + after * TICK_S

@@ -82,10 +82,10 @@ def row_sums(replica: Replica) -> dict[str, float]:
     return {name: math.fsum(values) for name, values in sums.items()}
 
 
-def summary(simulation: Simulation) -> tuple[object, ...]:
-    """All that must be equal bit by bit between coalesced and step by step."""
+def outcome(simulation: Simulation) -> tuple[list[Life], list[tuple[object, ...]], int]:
+    """What must be equal bit by bit between coalesced and step by step."""
     lives = [life(r) for r in simulation.requests]
-    return lives, [counters(r) for r in simulation.replicas], simulation.rejected, repr(simulation.end_s)
+    return lives, [counters(r) for r in simulation.replicas], simulation.rejected
 
 
 def same_sums(one: dict[str, float], other: dict[str, float], rel: float = 1e-9) -> list[str]:

@@ -25,6 +25,7 @@ class Engine:
     tensor_parallel_size: int = 1
     max_loras: int = 8
     max_lora_rank: int = 16
+    max_cpu_loras: int = 8
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enforce_eager: bool = False
