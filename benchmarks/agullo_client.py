@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agullo_rows import AgulloRow
-from simlora.cluster.router import Decision, Reject, Send
+from agullo_scrape import Scraper
+from simlora.cluster.router import Decision, Hold, Reject, Send
 from simlora.cluster.view import View
 from simlora.engines.request import Request
 from simlora.sim.replica import Replica
@@ -28,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 
 SEED = 0
-MAX_CONNECTIONS = 28_232
+MAX_CONNECTIONS = 26_000
 """Local ports of a Linux client (32768 to 60999): a request beyond that fails at once. TTFT of runs that nothing but
 the order of arrival delays stops to grow at 24,000 to 26,000 waiting requests."""
 SHORTEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
@@ -98,15 +99,24 @@ def _scaled(shape: Floats, mean: float, longest: int) -> Ints:
     return values.astype(np.int32)
 
 
-class LimitedClient:
-    """Sends to one replica as long as the client has a port left; a port is taken until its request has finished."""
+class Client:
+    """Sends to one replica as long as the client has a port left, which a request takes until it has finished; what is
+    sent while the server answers a scrape gets to the engine afterwards."""
 
     needs_views = False
 
-    def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
-        self.replica: Replica | None = None
-        self._limit = limit
+    def __init__(self, replica: Replica, limit: int = MAX_CONNECTIONS) -> None:
+        self.scraper = Scraper(replica)
+        self._replica, self._limit = replica, limit
+        self._held: set[int] = set()
 
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
-        assert self.replica is not None
-        return Send(0) if self.replica.outstanding < self._limit else Reject("no local port is free")
+        if self._replica.outstanding >= self._limit:
+            return Reject("no local port is free")
+        handled_s = self.scraper.handled_s(now_s)
+        if handled_s > now_s and request.index not in self._held:
+            self._held.add(request.index)
+            return Hold(handled_s)
+        self._held.discard(request.index)
+        self.scraper.arrived(request.adapter)
+        return Send(0)

@@ -21,7 +21,7 @@ class Engine:
     tensor_parallel_size: int = 1
     max_loras: int = 1
     max_lora_rank: int = 16
-    max_cpu_loras: int = 8
+    max_cpu_loras: int = 1
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     enforce_eager: bool = False

@@ -1,11 +1,10 @@
 """Multi-LoRA kernels in Triton: y += scaling * (x A^T) B^T with another adapter for every token."""
 from __future__ import annotations
 
-try:
-    import torch as _torch
-    import triton as _triton
-except ImportError as missing:
-    raise ImportError("simlora.kernels needs torch and triton: pip install 'simlora[gpu]'") from missing
+from importlib.util import find_spec
+
+if find_spec("torch") is None or find_spec("triton") is None:
+    raise ImportError("simlora.kernels needs torch and triton: pip install 'simlora[gpu]'")
 
 from .apply import apply_lora, rows_for, step_segments
 from .bgmv import bgmv
@@ -25,7 +24,9 @@ from .tiles import Tile
 
 __all__ = [
     "GroupShape", "GroupWeights", "LayoutError", "PagePlan", "ProblemList", "Segments", "Tile", "apply_lora", "bgmv",
-    "build_segments", "from_tensors", "grouped_gemm", "mbgmm", "mbgmv", "pack_adapter", "padded", "padded_bmm", "paged_group",
+    "build_segments", "from_tensors", "grouped_gemm", "mbgmm", "mbgmv", "pack_adapter", "padded", "padded_bmm",
+    "paged_group",
     "problem_list", "reference_expand", "reference_grouped_gemm", "reference_lora", "reference_shrink", "rows_for",
-    "sgmv_expand", "sgmv_shrink", "shard_column", "shard_row", "step_segments", "summed_partials", "tile_bound", "to_device",
+    "sgmv_expand", "sgmv_shrink", "shard_column", "shard_row", "step_segments", "summed_partials", "tile_bound",
+    "to_device",
 ]

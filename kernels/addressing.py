@@ -39,7 +39,8 @@ def matrix_base(table, adapter, part, table_stride, PAGE: tl.constexpr):
 
 
 @triton.jit
-def block_pointers(base, table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim, BLOCK: tl.constexpr,
+def block_pointers(base, table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim,
+                   BLOCK: tl.constexpr,
                    PAGE: tl.constexpr, ALIGNED: tl.constexpr):
     """&W[row[i], column + c] for c < BLOCK and one slice `part`; base from matrix_base."""
     offsets = tl.arange(0, BLOCK)
@@ -49,7 +50,8 @@ def block_pointers(base, table, pool, units, adapter, rank, part, row, column, m
             start = tl.multiple_of(start, 16)
         pointers = start + (row[:, None] * dim + (column + offsets)[None, :])
     else:
-        starts = row_starts(table, pool, units, adapter, rank, part + row * 0, row, column, mask, table_stride, dim, PAGE,
+        starts = row_starts(table, pool, units, adapter, rank, part + row * 0, row, column, mask, table_stride, dim,
+                            PAGE,
                             ALIGNED)
         pointers = starts[:, None] + offsets[None, :]
     return pointers

@@ -19,11 +19,13 @@ def rows_for(tokens: int) -> int:
 
 
 def step_segments(token_adapter: torch.Tensor, slots: int) -> Segments:
-    """Segments of one step at the tile height that apply_lora uses; built once a step, shared by all groups and layers."""
+    """Segments of one step at the tile height that apply_lora uses; built once a step, shared by all groups and
+    layers."""
     return build_segments(token_adapter, slots, rows_for(int(token_adapter.shape[0])))
 
 
-def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, h: torch.Tensor | None = None,
+def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor,
+               h: torch.Tensor | None = None,
                pdl: bool | None = None) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
@@ -32,9 +34,10 @@ def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: to
     captured step serves every mapping of its tokens over its slots. With no token or no slot in use nothing is written.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
-    column stride, added into in place; rows of base tokens (-1) are neither read nor written. h: float32 scratch or None.
-    pdl: programmatic dependent launch (None: where the GPU has it); weights and segments must then have been complete
-    before the kernel launched just before this call began. Returns y. Refused (LayoutError): as in mbgmv and mbgmm.
+    column stride, added into in place; rows of base tokens (-1) are neither read nor written. h: float32 scratch or
+    None. pdl: programmatic dependent launch (None: where the GPU has it); weights and segments must then have been
+    complete before the kernel launched just before this call began. Returns y. Refused (LayoutError): as in mbgmv and
+    mbgmm.
     """
     kernel = mbgmv if segments.rows <= DECODE_ROWS else mbgmm
     return kernel(x, weights, segments, y, h=h, pdl=pdl)

@@ -22,7 +22,8 @@ def check_output(y: torch.Tensor, weights: GroupWeights, segments: Segments) -> 
     """y: [tokens, sum of out_features], unit column stride, the weights' dtype and device."""
     require(y.dim() == 2, f"y: {y.dim()} dimensions, 2 needed")
     width = sum(weights.out_features)
-    require(tuple(y.shape) == (segments.tokens, width), f"y: shape {tuple(y.shape)}, ({segments.tokens}, {width}) needed")
+    require(tuple(y.shape) == (segments.tokens, width),
+            f"y: shape {tuple(y.shape)}, ({segments.tokens}, {width}) needed")
     _check_rows(y, "y", weights)
 
 

@@ -35,14 +35,16 @@ def pick(kernel: str, phase: str, weights: GroupWeights, segments: Segments) -> 
 
 
 def shrink_block(weights: GroupWeights, tile: Tile) -> int:
-    """Columns of a program: the tile's, enough for MAX_SPLITS parts, within what the width and a page boundary allow."""
+    """Columns of a program: the tile's, enough for MAX_SPLITS parts, within what the width and a page boundary
+    allow."""
     block = max(32, min(tile.block, power_of_two(weights.in_features)))
     while cdiv(weights.in_features, block) > MAX_SPLITS:
         block *= 2
     if weights.page_elements:
         block = min(block, weights.block_limit)
     parts = cdiv(weights.in_features, block)
-    require(parts <= MAX_SPLITS, f"in_features: {weights.in_features} allows page-aligned tiles of {block} columns, {parts} "
+    require(parts <= MAX_SPLITS,
+            f"in_features: {weights.in_features} allows page-aligned tiles of {block} columns, {parts} "
                                  f"parts; at most {MAX_SPLITS} allowed")
     return block
 
@@ -84,9 +86,12 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
     sub = min(block, 256, max(32, SUB_ELEMENTS // weights.rank_pad))
     early = dependent_launch(device_index(y)) if pdl is None else pdl
     expand_rows[(segments.bound * sum(cdiv(w, block) for w in weights.out_features),)](
-        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool, weights.b_units,
-        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *padded_widths(weights.out_features), h.shape[0],
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), ROWS=segments.rows, BN=block,
+        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool,
+        weights.b_units,
+        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *padded_widths(weights.out_features),
+        h.shape[0],
+        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), ROWS=segments.rows,
+        BN=block,
         SUB=sub, PAGE=weights.page_elements, ALIGNED=weights.aligned,
         EVEN=all(w % block == 0 for w in weights.out_features), PDL=early, UPCAST=INTERPRET,
         **options(tile.num_warps, 1, early, tile.maxnreg))

@@ -1,6 +1,7 @@
 """Triton kernels for few rows per adapter: 32 KiB of weights in flight for each program, before anything is waited for.
 
-Tables and weights are read before a program waits for the kernel launched before it; what that kernel wrote, only after.
+Tables and weights are read before a program waits for the kernel launched before it; what that kernel wrote, only
+after.
 """
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
@@ -13,13 +14,15 @@ from .addressing import block_pointers, matrix_base
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, splits,
+def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim,
+                splits,
                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr, SUB: tl.constexpr,
                 PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr):
-    """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], for j < rank of p's adapter.
+    """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], for j < rank of p's
+    adapter.
 
-    One program for each (row tile, 16 rank rows of one slice, part k of BK columns). A tile of one row takes vector products
-    over the whole block at once, others the tensor cores in steps of SUB columns.
+    One program for each (row tile, 16 rank rows of one slice, part k of BK columns). A tile of one row takes vector
+    products over the whole block at once, others the tensor cores in steps of SUB columns.
     """
     if PDL:
         gdc_launch_dependents()
@@ -46,7 +49,8 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
             keep = live[:, None]
             if not EVEN:
                 keep = keep & (c < dim)[None, :]
-            a = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, live, table_stride, dim, BK, PAGE,
+            a = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, live, table_stride,
+                                       dim, BK, PAGE,
                                        ALIGNED), mask=keep, other=0.0)
             if PDL:
                 gdc_wait()
@@ -71,21 +75,24 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
                 if not EVEN:
                     own = own & (c < dim)[None, :]
                     keep = keep & (c < dim)[None, :]
-                a = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, begin, live & (begin < dim), table_stride,
+                a = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, begin,
+                                           live & (begin < dim), table_stride,
                                            dim, SUB, PAGE, ALIGNED), mask=own, other=0.0)
                 xt = tl.load(x + tokens[:, None] * x_stride + c[None, :], mask=keep, other=0.0, cache_modifier=".cg")
                 if UPCAST:
                     total += tl.dot(xt.to(tl.float32), tl.trans(a.to(tl.float32)), input_precision="ieee")
                 else:
                     total = tl.dot(xt, tl.trans(a), total)
-            tl.store(out[None, :] + (first + m).to(tl.int64)[:, None] * h_stride, total, mask=here[:, None] & live[None, :])
+            tl.store(out[None, :] + (first + m).to(tl.int64)[:, None] * h_stride, total,
+                     mask=here[:, None] & live[None, :])
     else:
         if PDL:
             gdc_wait()
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
+def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride,
+                table_stride,
                 width0, width1, width2, splits,
                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
                 BN: tl.constexpr, SUB: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
@@ -135,7 +142,8 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
             keep = (j < rank)[:, None]
             if not EVEN:
                 keep = keep & (n < width)[None, :]
-            b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, j < rank, table_stride, width, BN,
+            b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, j < rank,
+                                       table_stride, width, BN,
                                        PAGE, ALIGNED), mask=keep, other=0.0)
             if PDL:
                 gdc_wait()
@@ -153,14 +161,16 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
                 acc += tl.sum(b.to(tl.float32) * weight[:, None], axis=0)
             else:
                 for j0 in range(0, rank, 16):
-                    parts = tl.load(parts_row + (j0 + j)[None, :], mask=(k < splits)[:, None], other=0.0, cache_modifier=".cg")
+                    parts = tl.load(parts_row + (j0 + j)[None, :], mask=(k < splits)[:, None], other=0.0,
+                                    cache_modifier=".cg")
                     weight = tl.where(j0 + j < rank, tl.sum(parts, axis=0), 0.0) * scale
                     acc += tl.sum(b.to(tl.float32) * weight[:, None], axis=0)
                     after = j0 + 16 + j
                     keep = (after < rank)[:, None]
                     if not EVEN:
                         keep = keep & (n < width)[None, :]
-                    b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, after, column, after < rank,
+                    b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, after, column,
+                                               after < rank,
                                                table_stride, width, BN, PAGE, ALIGNED), mask=keep, other=0.0)
             if EVEN:
                 tl.store(target, acc.to(y.dtype.element_ty))
@@ -172,14 +182,16 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
             own = live[:, None]
             if not EVEN:
                 own = own & (column + tl.arange(0, SUB) < width)[None, :]
-            b_sub = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, jj, column, live, table_stride, width, SUB,
+            b_sub = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, jj, column, live,
+                                           table_stride, width, SUB,
                                            PAGE, ALIGNED), mask=own, other=0.0)
             m = tl.arange(0, ROWS)
             here = m < length
             tokens = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
             if PDL:
                 gdc_wait()
-            left = summed_parts(h + part * RANK_PAD + jj, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD,
+            left = summed_parts(h + part * RANK_PAD + jj, first, h_stride, h_split_stride, splits, here, live,
+                                SPLITS_PAD,
                                 ROWS, RANK_PAD) * scale
             if not UPCAST:
                 left = left.to(pool.dtype.element_ty)
@@ -219,7 +231,8 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
 
 
 @triton.jit
-def summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
+def summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD: tl.constexpr,
+                 ROWS: tl.constexpr,
                  RANK_PAD: tl.constexpr):
     """sum over k < splits of h[k, first + m, column j], float32 [ROWS, RANK_PAD], zero beyond the rank.
 

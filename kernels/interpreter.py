@@ -5,8 +5,8 @@ import triton.runtime.interpreter as interpreter
 
 
 def repair() -> None:
-    """Let loaded scalars bound a loop: the interpreter holds a scalar as an array of one element, which NumPy 2.4 and newer
-    no longer turn into an integer by int()."""
+    """Let loaded scalars bound a loop: the interpreter holds a scalar as an array of one element, which NumPy 2.4 and
+    newer no longer turn into an integer by int()."""
     original = interpreter._patch_lang_tensor
 
     def patched(tensor: type, scope: object) -> None:

@@ -22,10 +22,10 @@ DTYPES = (torch.bfloat16, torch.float16)
 class GroupWeights:
     """Every resident adapter's A and B for one projection group (one base linear, with 1 to 3 fused slices).
 
-    ranks: int32 [slots], 0 = slot without weights for this group. scaling: float32 [slots], alpha / r (rsLoRA alpha / sqrt(r)).
-    a_table, b_table: int64 [slices, slots] addresses, or one int32 [slots, pages] page table for both.
-    pool: [pages, page_elements] for the paged layout, else any tensor of the weights' dtype. page_elements: 0 = pointers.
-    a_units, b_units: int64 [slices]; a paged matrix starts at element rank * unit of its adapter.
+    ranks: int32 [slots], 0 = slot without weights for this group. scaling: float32 [slots], alpha / r (rsLoRA alpha /
+    sqrt(r)). a_table, b_table: int64 [slices, slots] addresses, or one int32 [slots, pages] page table for both.
+    pool: [pages, page_elements] for the paged layout, else any tensor of the weights' dtype. page_elements: 0 =
+    pointers. a_units, b_units: int64 [slices]; a paged matrix starts at element rank * unit of its adapter.
     """
 
     in_features: int
@@ -88,7 +88,8 @@ class GroupWeights:
 
 def check_group(out_features: Sequence[int], ranks: Sequence[int], dtype: torch.dtype) -> None:
     """Refuse groups the kernels cannot take."""
-    require(1 <= len(out_features) <= MAX_SLICES, f"out_features: {len(out_features)} slices, 1 to {MAX_SLICES} allowed")
+    require(1 <= len(out_features) <= MAX_SLICES,
+            f"out_features: {len(out_features)} slices, 1 to {MAX_SLICES} allowed")
     require(dtype in DTYPES, f"weights: dtype {dtype}, bfloat16 or float16 allowed")
     for slot, rank in enumerate(ranks):
         require(0 <= rank <= MAX_RANK, f"ranks[{slot}]: {rank}, 0 to {MAX_RANK} allowed")

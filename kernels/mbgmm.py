@@ -16,13 +16,14 @@ def mbgmm(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.T
           shrink: Tile | None = None, expand: Tile | None = None, pdl: bool | None = None) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
-    Two launches for all slices, tiled over tokens and columns. x is read once for all slices, y read and written once; rows
-    of the weights beyond an adapter's rank are not read.
+    Two launches for all slices, tiled over tokens and columns. x is read once for all slices, y read and written once;
+    rows of the weights beyond an adapter's rank are not read.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
-    column stride, added into in place; rows of base tokens are neither read nor written. segments: 16 to 128 rows a tile.
-    h: float32 scratch [parts, tokens, slices * rank_pad], allocated when None. shrink, expand, pdl: as in mbgmv. Returns y.
-    Refused (LayoutError): other dtypes or devices, strided columns, wrong shapes, segments of one row a tile.
+    column stride, added into in place; rows of base tokens are neither read nor written. segments: 16 to 128 rows a
+    tile. h: float32 scratch [parts, tokens, slices * rank_pad], allocated when None. shrink, expand, pdl: as in mbgmv.
+    Returns y. Refused (LayoutError): other dtypes or devices, strided columns, wrong shapes, segments of one row a
+    tile.
     """
     check_input(x, weights, segments)
     check_output(y, weights, segments)

@@ -17,14 +17,14 @@ def mbgmv(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.T
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     Two launches for all slices. Every adapter is read and multiplied at its own rank (1 to 256): no padding in memory
-    traffic. Tiles with few tokens use vector products, others the tensor cores; an adapter's weights are read once for each
-    tile of `segments.rows` (1 or 16) tokens.
+    traffic. Tiles with few tokens use vector products, others the tensor cores; an adapter's weights are read once for
+    each tile of `segments.rows` (1 or 16) tokens.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
     column stride, added into in place; rows of base tokens are neither read nor written. h: float32 scratch
-    [parts, tokens, slices * rank_pad], allocated when None. shrink, expand: tiles, chosen from the tuned table when None.
-    pdl: programmatic dependent launch; None = where the GPU has it. With it the weights and the segments must have been
-    complete before the kernel launched just before this call began. Returns y.
+    [parts, tokens, slices * rank_pad], allocated when None. shrink, expand: tiles, chosen from the tuned table when
+    None. pdl: programmatic dependent launch; None = where the GPU has it. With it the weights and the segments must
+    have been complete before the kernel launched just before this call began. Returns y.
     Refused (LayoutError): other dtypes or devices, strided columns, wrong shapes, segments of more than 16 rows a tile.
     """
     check_input(x, weights, segments)

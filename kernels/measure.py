@@ -1,5 +1,5 @@
 """Measuring LoRA kernels as a served model runs them: whole steps in CUDA graphs, every layer's weights distinct."""
-# ruff: noqa: N803  (compile-time parameters are upper case)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,10 @@ LLAMA_8B = (
 """Llama-3.1-8B: hidden 4096, intermediate 14336, 8 key/value heads of 128."""
 
 
-def graph_time(run: Callable[[], object], replays: int = 20, warmups: int = 2, patience_s: float = float("inf")) -> float:
-    """Median seconds of one replay of `run` captured in a CUDA graph; 5 replays where `replays` would outlast patience_s."""
+def graph_time(run: Callable[[], object], replays: int = 20, warmups: int = 2,
+               patience_s: float = float("inf")) -> float:
+    """Median seconds of one replay of `run` captured in a CUDA graph; 5 replays where `replays` would outlast
+    patience_s."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -113,8 +115,8 @@ def _random_group(group: Group, ranks: Sequence[int], device: str, dtype: torch.
 def traffic_bytes(groups: Sequence[Group], layers: int, mapping: torch.Tensor, ranks: Sequence[int]) -> tuple[int, int]:
     """(weight bytes, activation bytes) of one step, each moved once.
 
-    Weights: those of the distinct adapters, at their own ranks. Activations: each group's input once, its output read and
-    written once, because LoRA adds into the base output. Two bytes an element.
+    Weights: those of the distinct adapters, at their own ranks. Activations: each group's input once, its output read
+    and written once, because LoRA adds into the base output. Two bytes an element.
     """
     active = [i for i in mapping.unique().tolist() if i >= 0]
     per_rank = sum(g.in_features * len(g.out_features) + sum(g.out_features) for g in groups)

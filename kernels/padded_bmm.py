@@ -12,12 +12,12 @@ def padded_bmm(x: torch.Tensor, a: Sequence[torch.Tensor], b: Sequence[torch.Ten
                scaling: torch.Tensor, rank: int, y: torch.Tensor) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
-    rank: the batch's largest; every token gathers and multiplies that many rows (storage beyond an adapter's own rank must
-    be zero). Base tokens (-1) gather slot 0 and are then scaled by 0: they cost as much as others.
+    rank: the batch's largest; every token gathers and multiplies that many rows (storage beyond an adapter's own rank
+    must be zero). Base tokens (-1) gather slot 0 and are then scaled by 0: they cost as much as others.
 
-    x: [tokens, in]. a: per slice [slots, R, in]. b: per slice [slots, R, out] (rank-major). token_adapter: int [tokens].
-    scaling: float32 [slots]. y: [tokens, sum of out], added into in place. Returns y. No host synchronisation.
-    Refused (LayoutError): a rank above the rows stored, wrong widths.
+    x: [tokens, in]. a: per slice [slots, R, in]. b: per slice [slots, R, out] (rank-major). token_adapter: int
+    [tokens]. scaling: float32 [slots]. y: [tokens, sum of out], added into in place. Returns y. No host
+    synchronisation. Refused (LayoutError): a rank above the rows stored, wrong widths.
     """
     require(len(a) == len(b) > 0, "a, b: one stack for each slice")
     require(all(part.dim() == 3 for part in (*a, *b)), "a, b: three dimensions, [slots, rank, width]")

@@ -25,8 +25,9 @@ class GroupShape:
 class PagePlan:
     """Where each group of a model lies in an adapter's linear space, in units of (elements / rank).
 
-    An adapter of rank r is rank * width elements: for each group in order, A of every slice, then B of every slice, each
-    rank-major. Every matrix therefore starts at rank * unit, whatever the rank, and a shared pool holds mixed ranks.
+    An adapter of rank r is rank * width elements: for each group in order, A of every slice, then B of every slice,
+    each rank-major. Every matrix therefore starts at rank * unit, whatever the rank, and a shared pool holds mixed
+    ranks.
     """
 
     groups: tuple[GroupShape, ...]
@@ -48,7 +49,8 @@ class PagePlan:
 
     @property
     def block_limit(self) -> int:
-        """Largest power of two that divides every width and the page: a tile of this many columns never straddles pages."""
+        """Largest power of two that divides every width and the page: a tile of this many columns never straddles
+        pages."""
         common = self.page_elements
         for group in self.groups:
             common = gcd(common, group.in_features, *group.out_features)
@@ -68,7 +70,8 @@ class PagePlan:
         return -(-rank * self.width // self.page_elements)
 
 
-def pack_adapter(plan: PagePlan, a: Sequence[Sequence[torch.Tensor]], b: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+def pack_adapter(plan: PagePlan, a: Sequence[Sequence[torch.Tensor]],
+                 b: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
     """One adapter's linear space, zero-filled up to a whole page: [pages, page_elements].
 
     a[group][slice]: [rank, in]; b[group][slice]: [rank, out] (rank-major).
@@ -86,8 +89,8 @@ def paged_group(plan: PagePlan, index: int, pool: torch.Tensor, page_table: torc
                 scaling: Sequence[float] | torch.Tensor) -> GroupWeights:
     """Weights of group `index` over a page pool.
 
-    pool: [pages, page_elements]. page_table: int32 [slots, pages of the largest adapter]; entries beyond an adapter's own
-    pages are not read. Refused: other table dtypes, a pool of another page size, a table too narrow for a rank.
+    pool: [pages, page_elements]. page_table: int32 [slots, pages of the largest adapter]; entries beyond an adapter's
+    own pages are not read. Refused: other table dtypes, a pool of another page size, a table too narrow for a rank.
     """
     group = plan.groups[index]
     check_group(group.out_features, ranks, pool.dtype)

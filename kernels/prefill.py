@@ -56,8 +56,11 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
     per_tile = sum(cdiv(w, block * tile.chunk) for w in weights.out_features)
     early = dependent_launch(device_index(y)) if pdl is None else pdl
     expand_tiles[(segments.bound * per_tile,)](
-        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool, weights.b_units,
-        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *padded_widths(weights.out_features), h.shape[0],
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), ROWS=segments.rows, BN=block, CHUNK=tile.chunk,
+        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool,
+        weights.b_units,
+        y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0), *padded_widths(weights.out_features),
+        h.shape[0],
+        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), ROWS=segments.rows,
+        BN=block, CHUNK=tile.chunk,
         PAGE=weights.page_elements, ALIGNED=weights.aligned, EVEN=all(w % block == 0 for w in weights.out_features),
         PDL=early, UPCAST=INTERPRET, **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))

@@ -11,7 +11,8 @@ from .decode_kernels import summed_parts
 
 
 @triton.jit(do_not_specialize=["table_stride", "steps", "splits"])
-def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim, steps, splits,
+def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim,
+                 steps, splits,
                  SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
                  BK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
                  UPCAST: tl.constexpr):
@@ -44,7 +45,8 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             column0 = split * steps * BK
             acc = tl.zeros((ROWS, NR), dtype=tl.float32)
             if PAGE == 0:
-                fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE, ALIGNED)
+                fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE,
+                                   ALIGNED)
             for step in range(0, steps):
                 column = column0 + step * BK
                 if PAGE == 0:
@@ -64,14 +66,17 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
                     acc += tl.dot(xt.to(tl.float32), tl.trans(a.to(tl.float32)), input_precision="ieee")
                 else:
                     acc = tl.dot(xt, tl.trans(a), acc)
-            target = h + split.to(tl.int64) * h_split_stride + (first + m).to(tl.int64)[:, None] * h_stride + rows[None, :]
+            target = h + split.to(tl.int64) * h_split_stride + rows[None, :]
+            target += (first + m).to(tl.int64)[:, None] * h_stride
             tl.store(target, acc, mask=here[:, None] & live[None, :])
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride, table_stride,
+def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride,
+                 table_stride,
                  width0, width1, width2, splits,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr,
+                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
+                 BN: tl.constexpr,
                  CHUNK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
                  UPCAST: tl.constexpr):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
@@ -127,14 +132,16 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             offsets = tl.arange(0, BN)
             column0 = block * span
             if PAGE == 0:
-                fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride, width,
+                fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride,
+                                   width,
                                    PAGE, ALIGNED)
             for step in range(0, tl.minimum(CHUNK, tl.cdiv(width - column0, BN))):
                 column = column0 + step * BN
                 if PAGE == 0:
                     starts = fixed + step * BN
                 else:
-                    starts = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column, live, table_stride, width,
+                    starts = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column, live, table_stride,
+                                        width,
                                         PAGE, ALIGNED)
                 target = y_rows[:, None] + (column + offsets)[None, :]
                 keep = here[:, None]

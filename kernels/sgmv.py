@@ -12,15 +12,16 @@ DECODE_ROWS = 16
 """Segment tiles of up to this many rows take the decode kernels."""
 
 
-def sgmv_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor | None = None) -> torch.Tensor:
+def sgmv_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments,
+                h: torch.Tensor | None = None) -> torch.Tensor:
     """h[k, p, s * rank_pad + j] = sum over columns c of part k of x[order[p], c] * A_s[adapter(order[p])][j, c].
 
     The sum of h over its parts k is x A^T in float32. The parts spread one segment over the GPU without atomics or a
     zeroed buffer; a segment's weights are read once for each tile of `segments.rows` tokens.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. weights: GroupWeights, one rank (1 to 256) in all
-    slots. segments: of the same slots. h: float32 [parts, tokens, slices * rank_pad], written in place where a token has an
-    adapter and j < rank, left as it was elsewhere; allocated when None. Returns h.
+    slots. segments: of the same slots. h: float32 [parts, tokens, slices * rank_pad], written in place where a token
+    has an adapter and j < rank, left as it was elsewhere; allocated when None. Returns h.
     Refused (LayoutError): mixed ranks, other dtypes or devices, strided columns, a wrong shape.
     """
     check_input(x, weights, segments)
@@ -38,8 +39,8 @@ def sgmv_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y: t
     """y[order[p], o_s + n] += scaling * sum over j of (sum over k of h[k, p, s * rank_pad + j]) * B_s[adapter][n, j].
 
     h: float32 [parts, tokens, slices * rank_pad] as sgmv_shrink gives it. weights: one rank in all slots; scaling is
-    applied here, once. y: [tokens, sum of out_features], the weights' dtype, unit column stride, added into in place; rows
-    of base tokens are neither read nor written. Returns y.
+    applied here, once. y: [tokens, sum of out_features], the weights' dtype, unit column stride, added into in place;
+    rows of base tokens are neither read nor written. Returns y.
     Refused (LayoutError): mixed ranks, other dtypes or devices, strided columns, a wrong shape.
     """
     check_partials(h, weights, segments)

@@ -19,8 +19,9 @@ TABLES = Path(__file__).parent / "tuned"
 class Tile:
     """One kernel's tile. block: columns (shrink) or outputs (expand) of a program, in prefill of one loop step.
 
-    sub: columns of a tensor-core step (decode shrink). nr: rank rows a program reads, splits: parts of the columns (prefill
-    shrink). chunk: blocks a program loops over (prefill expand). maxnreg: registers a thread at most, 0 = the compiler's choice.
+    sub: columns of a tensor-core step (decode shrink). nr: rank rows a program reads, splits: parts of the columns
+    (prefill shrink). chunk: blocks a program loops over (prefill expand). maxnreg: registers a thread at most, 0 = the
+    compiler's choice.
     """
 
     block: int
@@ -35,8 +36,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tile is chosen by: kernel ("shrink" | "expand"), phase ("decode" | "prefill"), total width (in_features or the
-    sum of out_features), slices, rank_pad, tokens and tile bound."""
+    """What a tile is chosen by: kernel ("shrink" | "expand"), phase ("decode" | "prefill"), total width (in_features
+    or the sum of out_features), slices, rank_pad, tokens and tile bound."""
 
     kernel: str
     phase: str
@@ -48,7 +49,8 @@ class Shape:
 
 
 def default_tile(shape: Shape) -> Tile:
-    """Tile for a GPU or shape without a table: 32 KiB of weights in flight a program in decode, less for few adapters."""
+    """Tile for a GPU or shape without a table: 32 KiB of weights in flight a program in decode, less for few
+    adapters."""
     if shape.phase == "decode":
         few = shape.bound <= 4
         if shape.kernel == "shrink":
@@ -56,13 +58,15 @@ def default_tile(shape: Shape) -> Tile:
         return Tile(block=256 if few else 1024)
     if shape.kernel == "shrink":
         nr = min(256, 1 << (shape.slices * shape.rank_pad - 1).bit_length())
-        return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8, num_stages=3)
+        return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8,
+                    num_stages=3)
     return Tile(block=128 if shape.rank_pad <= 64 else 64, chunk=4, num_warps=4)
 
 
 @cache
 def table(gpu: str) -> tuple[tuple[Shape, Tile], ...]:
-    """Tuned entries for a GPU name ("NVIDIA H200"), empty where none is committed. Made by `python -m simlora.kernels.tune`."""
+    """Tuned entries for a GPU name ("NVIDIA H200"), empty where none is committed. Made by `python -m
+    simlora.kernels.tune`."""
     path = TABLES / (gpu.lower().replace(" ", "-") + ".json")
     if not path.exists():
         return ()
@@ -83,7 +87,8 @@ def _distance(a: Shape, b: Shape) -> float:
 
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, gpu: str) -> Tile:
-    """Nearest tuned entry of the same kernel, phase and slice count; the default rule where there is none within a factor."""
+    """Nearest tuned entry of the same kernel, phase and slice count; the default rule where there is none within a
+    factor."""
     same = [(s, t) for s, t in table(gpu) if (s.kernel, s.phase, s.slices) == (shape.kernel, shape.phase, shape.slices)]
     if same:
         nearest, tile = min(same, key=lambda pair: _distance(pair[0], shape))

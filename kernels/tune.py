@@ -1,8 +1,8 @@
 """Choose tiles on this machine's GPU:  python -m simlora.kernels.tune --out kernels/tuned --budget 240
 
-Every kernel of every projection group is timed alone over 32 layers of distinct weights, in one CUDA graph, for mappings of
-all-distinct and of identical adapters; a captured graph must serve both, so the tile with the least sum of the two times,
-each relative to its own best, is kept.
+Every kernel of every projection group is timed alone over 32 layers of distinct weights, in one CUDA graph, for
+mappings of all-distinct and of identical adapters; a captured graph must serve both, so the tile with the least sum of
+the two times, each relative to its own best, is kept.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import multiprocessing
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,11 @@ SETS: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...] = (
 def candidates(kernel: str, phase: str, rank_pad: int, slices: int) -> Iterator[Tile]:
     """Tiles worth timing."""
     if phase == "decode" and kernel == "shrink":
-        yield from (Tile(block=block, num_stages=3, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 80)))
+        yield from (Tile(block=block, num_stages=3, maxnreg=cap) for block,
+                    cap in ((256, 0), (512, 0), (1024, 0), (1024, 80)))
     elif phase == "decode":
-        yield from (Tile(block=block, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 96), (512, 128)))
+        yield from (Tile(block=block, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 96),
+                                                                      (512, 128)))
     elif kernel == "shrink":
         nr = min(256, 1 << (slices * rank_pad - 1).bit_length())
         for block, warps, stages in ((64, 4, 4), (128, 4, 3), (128, 8, 3)):
@@ -120,7 +122,8 @@ def time_all(bench: Bench, kernel: str, parts: int, log: list[dict[str, Any]]) -
         except (RuntimeError, ValueError, TritonError):  # too many registers or too much shared memory for this tile
             continue
         found.append(Timed(tile, parts or bench.parts(tile), seconds))
-        log.append({"group": bench.group.name, "kernel": kernel, "ranks": sorted(set(case.ranks)), "slots": len(case.ranks),
+        log.append({"group": bench.group.name, "kernel": kernel, "ranks": sorted(set(case.ranks)),
+                    "slots": len(case.ranks),
                     "tokens": case.tokens, "parts": found[-1].parts, "seconds": seconds, "tile": str(tile)})
     return found
 
@@ -142,7 +145,8 @@ def tune_group(bench: Bench, log: list[dict[str, Any]]) -> tuple[Tile, Tile]:
     return pairs[pick][0].tile, pairs[pick][1].tile
 
 
-def tune_case(case: Case, layers: list[list[GroupWeights]], rows: int, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def tune_case(case: Case, layers: list[list[GroupWeights]], rows: int,
+              log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tuned entries of one case: a shrink and an expand tile for every group."""
     found = []
     for i, group in enumerate(LLAMA_8B):
@@ -184,7 +188,8 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--log", type=Path, help="every timing, as JSON lines")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further case is started")
     parser.add_argument("--workers", type=int, default=16, help="processes that compile ahead")
-    parser.add_argument("--phase", choices=("decode", "prefill"), help="tune one phase; the file keeps its other entries")
+    parser.add_argument("--phase", choices=("decode", "prefill"),
+                        help="tune one phase; the file keeps its other entries")
     parser.add_argument("--compile-only", action="store_true", help="stop after compiling the candidates")
     args = parser.parse_args(None if argv is None else list(argv))
     phases = (args.phase,) if args.phase else ("decode", "prefill")
@@ -203,7 +208,8 @@ def main(argv: Iterable[str] | None = None) -> None:
                 print("budget spent", flush=True)
                 break
             entries += tune_case(case, layers, 64 if case.phase == "prefill" else 16, log)
-            print(f"{time.monotonic() - begin:5.0f} s  ranks {sorted(set(ranks))} slots {len(ranks)} tokens {case.tokens}", flush=True)
+            done = f"ranks {sorted(set(ranks))} slots {len(ranks)} tokens {case.tokens}"
+            print(f"{time.monotonic() - begin:5.0f} s  {done}", flush=True)
         del layers
         torch.cuda.empty_cache()
     write_table(args.out, entries, phases)
@@ -218,7 +224,8 @@ def write_table(out: Path, entries: list[dict[str, Any]], phases: Sequence[str])
     old = json.loads(path.read_text())["entries"] if path.exists() else []
     merged = {json.dumps(e["shape"]): e for e in [e for e in old if e["shape"]["phase"] not in phases] + entries}
     body = ",\n".join("  " + json.dumps(e) for e in merged.values())
-    head = json.dumps({"gpu": name, "torch": torch.__version__, "command": "python -m simlora.kernels.tune --out kernels/tuned"})
+    head = json.dumps({"gpu": name, "torch": torch.__version__,
+                       "command": "python -m simlora.kernels.tune --out kernels/tuned"})
     path.write_text(head[:-1] + ', "entries": [\n' + body + "\n]}\n")
 
 

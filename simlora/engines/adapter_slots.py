@@ -33,8 +33,8 @@ class AdapterSlots:
 
     @property
     def full(self) -> bool:
-        """Only adapters that already have a place can join."""
-        return self._taken >= self._places
+        """Only adapters that already have a place can join (with LoRA off there is none to wait for)."""
+        return 0 < self._places <= self._taken
 
     def serves(self, adapter: int) -> bool:
         """A request of this adapter needs no further place."""

@@ -25,6 +25,10 @@ class Engine(Protocol):
     """Grows whenever the composition of the planned batch changes."""
     blocked: int
     """Reason (SLOTS, KV, SEQS, TOKENS) that kept the head of the queue out of the last plan."""
+    arrival_reason: int
+    """Why the last arrival waits; TOKENS when the next plan may admit it."""
+    preempted: list[Request]
+    """Decoding requests that the last plan preempted."""
     loading: list[Request]
     """Requests whose admission into the last plan caused a load, in the order of its loads."""
 
@@ -37,9 +41,12 @@ class Engine(Protocol):
     def commit(self, steps: int, now_s: float) -> Delivery:
         """The last plan ran for `steps` steps (0: it was None); returns what came out while they did."""
 
-    def pass_over(self, late: list[Request], last_plan_s: float) -> None:
-        """Slots kept the queue waiting, and these arrivals came during a run whose last step was planned at
-        last_plan_s: give them the places in the queue that they would have with a plan for each step."""
+    def pass_over(self, last_plan_s: float) -> None:
+        """The last step of the run was planned at last_plan_s: give the arrivals that came during the run the places in
+        the queue that they would have with a plan for each step. Call it before `commit`."""
+
+    def repeat(self) -> int:
+        """Plan one more step like the last one; returns the tokens in the KV cache before it."""
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         """Waiting requests by REASONS after the last plan."""

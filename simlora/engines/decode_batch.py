@@ -74,6 +74,10 @@ class DecodeBatch:
         """KV blocks of a request once `step` is planned, shared prefix blocks included."""
         return -(-(request.base + step + 1) // self.block_size)
 
+    def most_blocks(self, prompt_tokens: int, output_tokens: int) -> int:
+        """KV blocks that a request alone needs at its longest."""
+        return -(-(prompt_tokens + output_tokens - 1) // self.block_size)
+
     def emitted(self, request: Request, step: int) -> int:
         """Tokens of this residence that came out of the steps before `step`."""
         return step - request.start_step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
 
@@ -27,6 +29,11 @@ class KvBlocks:
         self.free += blocks - request.shared_blocks
         if self.cache is not None:
             self.free += self.cache.release(request)
+
+    def freed_by(self, requests: Sequence[Request], blocks: int) -> int:
+        """Blocks that these requests, which hold `blocks` blocks, shared ones included, give back when they end."""
+        shared = sum(request.shared_blocks for request in requests)
+        return blocks - shared + (0 if self.cache is None else self.cache.freed_by(requests))
 
     def cached(self, request: Request) -> tuple[int, int]:
         """(prompt tokens found in the cache, free blocks that using them would take)."""

@@ -7,7 +7,8 @@ needed; the least recently freed goes first. Its blocks count as free, since the
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
 
 from simlora.engines.request import Request
 
@@ -85,6 +86,11 @@ class PrefixCache:
         self.idle_blocks += freed
         request.granules, request.shared_blocks, request.hits = (), 0, 0
         return freed
+
+    def freed_by(self, requests: Sequence[Request]) -> int:
+        """Blocks that would become free if these requests ended now."""
+        leaving = Counter((r.adapter, granule) for r in requests for granule in r.granules)
+        return self.granule_blocks * sum(1 for key, users in leaving.items() if users == self._users[key])
 
     def shrink(self, free_blocks: int) -> None:
         """Drop the least recently used idle granules until they fit into the free blocks."""

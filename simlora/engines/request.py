@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 NAN = float("nan")
+Key = int | Fraction
+"""Place in a waiting queue (engines/waiting.py)."""
 
 
 class Request:
@@ -38,7 +42,7 @@ class Request:
         self.load_tier, self.load_s = 0, 0.0
         self.first_run = self.last_run = -1
         self.interrupted: tuple[float, ...] = ()
-        self.key = 0
+        self.key: Key = 0
         self.prefill_tokens = prompt_tokens
         """Tokens to compute before the next token comes out."""
         self.computed = 0

@@ -72,6 +72,10 @@ class SpeculativeBatch(DecodeBatch):
             return -(-request.prefill_tokens // self.block_size)
         return -(-(self._context(request, step) + self.tokens_per_step) // self.block_size)
 
+    def most_blocks(self, prompt_tokens: int, output_tokens: int) -> int:
+        draft = self.tokens_per_step if output_tokens > 1 else 1
+        return -(-(prompt_tokens + max(output_tokens - 2, 0) + draft) // self.block_size)
+
     def emitted(self, request: Request, step: int) -> int:
         emitted = self._emitted[request.index]
         return 1 + emitted[min(step - request.start_step, len(emitted)) - 1]

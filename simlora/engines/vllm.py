@@ -69,6 +69,12 @@ class VllmEngine:
         self.version = 0
         self._planned_version = -1
         self.blocked = TOKENS
+        self.arrival_reason = TOKENS
+        """Why the last arrival waits: TOKENS when the next plan may admit it."""
+        self.preempted: list[Request] = []
+        """Decoding requests that the last plan preempted."""
+        self._late: list[Request] = []
+        """Arrivals since the last plan that every plan passes over for want of a slot."""
         self.loading: list[Request] = []
         self.rank_tokens = 0
         """Sum over the LoRA tokens of the last plan of their adapter's own rank."""
@@ -79,16 +85,23 @@ class VllmEngine:
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_s: float) -> bool:
-        blocked_before = self.waiting.size > 0 and self.blocked in (KV, SEQS)
+        queue_stands = self.waiting.size > 0 and self.blocked in (KV, SEQS)
+        full = len(self.running) - self.leaving_seats() >= self.limits.max_num_seqs
+        conflict = self.slots.full and not self.slots.serves(request.adapter)
         self.waiting.push(request)
-        if blocked_before or len(self.running) - len(self.leaving) >= self.limits.max_num_seqs:
-            return False
-        return self.slots.serves(request.adapter) or not self.slots.full
+        if conflict and not queue_stands and not full:
+            self._late.append(request)  # the next plan passes it over
+        if conflict:
+            self.arrival_reason = SLOTS
+        elif queue_stands:
+            self.arrival_reason = self.blocked
+        else:
+            self.arrival_reason = SEQS if full else TOKENS
+        return self.arrival_reason == TOKENS
 
     def fits(self, request: Request) -> bool:
         """Whether the request could run alone."""
-        tokens = request.prompt_tokens + request.output_tokens - 1
-        return -(-tokens // self.limits.block_size) <= self.limits.kv_blocks
+        return self.decodes.most_blocks(request.prompt_tokens, request.output_tokens) <= self.limits.kv_blocks
 
     # --- planning -----------------------------------------------------------------------------------------------
 
@@ -98,6 +111,10 @@ class VllmEngine:
         heap = decodes.heap
         if heap and heap[0][0] < step:
             self._retire(step, now_s)
+        if self.preempted:
+            self.preempted = []
+        if self._late:
+            self._late = []
         count = decodes.count
         preempted = False
         if count:
@@ -184,6 +201,7 @@ class VllmEngine:
         loads: list[Load] = []
         self.loading = []
         head: Request | None = None
+        looked = False
         while waiting.size:
             if budget <= 0:
                 self.blocked = TOKENS
@@ -191,7 +209,7 @@ class VllmEngine:
             if len(self.running) >= limits.max_num_seqs:
                 self.blocked = SEQS
                 break
-            head = waiting.head(self.slots.full)
+            head, looked = waiting.head(self.slots.full), True
             if head is None:
                 self.blocked = SLOTS
                 break
@@ -212,7 +230,7 @@ class VllmEngine:
             self._start(head, loads, now_s)
             chunks.append((head, chunk))
             budget -= chunk
-        if waiting.size and self.slots.full:
+        if looked and waiting.size and self.slots.full:
             waiting.mark_skipped_before(head)
         return tuple(loads)
 
@@ -255,28 +273,42 @@ class VllmEngine:
     # --- what comes out -----------------------------------------------------------------------------------------
 
     def commit(self, steps: int, now_s: float) -> Delivery:
-        if steps > 1:
-            self.kv.take(self.decodes.new_blocks(self.step + 1, steps - 1))
-            self.step += steps - 1
         if self.limits.async_scheduling:
             first, self._in_flight_first = self._in_flight_first, self._planned_first
+            finished = self._release()  # out at the run's first boundary, before its second step is planned
+            self._extend(steps - 1)
         else:
             first = self._planned_first
+            self._extend(steps - 1)
             heap = self.decodes.heap
             if heap and heap[0][0] <= self.step:
                 self._retire(self.step + 1, now_s)
+            finished = self._release()
         self._planned_first = []
-        finished = self.leaving
-        if finished:
-            self.leaving = []
-            for request in finished:
-                del self.running[request.index]
-                self.kv.give_back(request, self.decodes.blocks(request, request.last_step))
         return first, finished
 
-    def pass_over(self, late: list[Request], last_plan_s: float) -> None:
-        for request in late:
-            if request.routed_s < last_plan_s and not self.slots.serves(request.adapter):
+    def repeat(self) -> int:
+        """Plan one more step like the last one; returns the tokens in the KV cache before it."""
+        self._extend(1)
+        return self.decodes.context_tokens(self.step)
+
+    def _extend(self, steps: int) -> None:
+        if steps > 0:
+            self.kv.take(self.decodes.new_blocks(self.step + 1, steps))
+            self.step += steps
+
+    def _release(self) -> list[Request]:
+        """The leaving requests have their last token: seats and blocks are free."""
+        finished, self.leaving = self.leaving, []
+        for request in finished:
+            if request.index in self.running:  # else it lost them already, see _strip
+                del self.running[request.index]
+                self.kv.give_back(request, self.decodes.blocks(request, request.last_step))
+        return finished
+
+    def pass_over(self, last_plan_s: float) -> None:
+        for request in self._late:
+            if request.routed_s < last_plan_s:
                 self.waiting.mark_skipped_through(request)
 
     def _retire(self, step: int, now_s: float) -> None:
@@ -301,14 +333,22 @@ class VllmEngine:
             )
             while self.kv.free < need:
                 victim = order.pop()
-                if id(victim) in leaving:  # its last token is on its way; only the blocks go early
+                preempted = True
+                if id(victim) in leaving:
+                    self._strip(victim)
                     continue
                 self._preempt(victim, step, now_s)
-                preempted = True
                 if victim is request:
                     return True
             self.kv.take(need)
         return preempted
+
+    def _strip(self, request: Request) -> None:
+        """Preempt a request whose last token is on its way: it loses seat and blocks, and finishes all the same."""
+        self.preemptions += 1
+        request.preemptions += 1
+        del self.running[request.index]
+        self.kv.give_back(request, self.decodes.blocks(request, request.last_step))
 
     def _preempt(self, request: Request, step: int, now_s: float) -> None:
         """Recompute later: all KV is freed, the request goes to the front of the queue."""
@@ -326,7 +366,7 @@ class VllmEngine:
             self.decodes.remove(request)
             request.recomputed_tokens += request.prefill_tokens + emitted - 1
             request.emitted += emitted
-            request.preempted_at_s = now_s
+            self.preempted.append(request)
         request.prefill_tokens = request.prompt_tokens + request.emitted
         request.computed = 0
         if request.adapter:
@@ -335,9 +375,18 @@ class VllmEngine:
 
     # --- views --------------------------------------------------------------------------------------------------
 
+    def inside(self) -> int:
+        """Requests that are neither waiting nor done: those with a seat, and those stripped of it."""
+        return len(self.running) + (len(self.leaving) - self.leaving_seats() if self.leaving else 0)
+
+    def leaving_seats(self) -> int:
+        """Seats that become free when the last tokens of the leaving requests are out."""
+        return sum(request.index in self.running for request in self.leaving)
+
     def leaving_blocks(self) -> int:
-        """KV blocks that the leaving requests give back when their last token is out."""
-        return sum(self.decodes.blocks(r, r.last_step) for r in self.leaving)
+        """KV blocks that become free then."""
+        holding = [request for request in self.leaving if request.index in self.running]
+        return self.kv.freed_by(holding, sum(self.decodes.blocks(r, r.last_step) for r in holding))
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         counts = [0, 0, 0, 0]

@@ -4,43 +4,40 @@ vLLM walks its queue in order and skips requests whose adapter finds no slot. Wa
 every step would dominate a simulation, so requests are kept per adapter, and two heaps of heads answer "who is next"
 among all adapters and among the adapters that are active. The order is the engine's: skipped requests first, in their
 own order, then preempted ones (latest first), then arrivals.
+
+Every request has a key, and the order is that of the keys. Arrivals are numbered. A preempted request gets a key
+between the last skipped one (the frontier) and the first that was not: a fraction, halfway.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Iterator
+from fractions import Fraction
 from heapq import heappop, heappush
+from math import ceil, floor
 
-from simlora.engines.request import Request
-
-_ARRIVAL_BITS = 32
-"""Keys of arrivals are multiples of 2**32; preempted requests get keys between two arrivals."""
-_HALF = 1 << (_ARRIVAL_BITS - 1)
+from simlora.engines.request import Key, Request
 
 
 class WaitingQueue:
     """FCFS order over per-adapter queues. Adapter 0 (base) is always active."""
 
     __slots__ = (
-        "_active",
-        "_active_heads",
-        "_arrivals",
-        "_frontier",
-        "_heads",
-        "_preempted",
-        "_queues",
-        "active_count",
-        "size",
-    )
+        "_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "active_count", "size",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Request]] = {}
-        self._heads: list[tuple[int, int]] = []
-        self._active_heads: list[tuple[int, int]] = []
+        self._heads: list[tuple[Key, int]] = []
+        self._active_heads: list[tuple[Key, int]] = []
         self._active: set[int] = {0}
         self._arrivals = 0
-        self._preempted = 0
-        self._frontier = 0
+        self._frontier: Key = 0
+        """Key of the last request that was passed over; nothing before it is new to the scheduler."""
+        self._preempted: list[Key] = []
+        """Keys of the preempted requests that wait, sorted."""
         self.size = 0
         self.active_count = 0
         """Waiting requests whose adapter is active."""
@@ -48,7 +45,7 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         """Append an arrival."""
         self._arrivals += 1
-        request.key = self._arrivals << _ARRIVAL_BITS
+        request.key = self._arrivals
         queue = self._queues.get(request.adapter)
         if queue is None:
             queue = self._queues[request.adapter] = deque()
@@ -59,8 +56,12 @@ class WaitingQueue:
 
     def push_preempted(self, request: Request) -> None:
         """Put a preempted request in front of everything that has not been skipped yet."""
-        self._preempted += 1
-        request.key = self._frontier + _HALF - self._preempted
+        after = bisect_right(self._preempted, self._frontier)
+        upper: Key = floor(self._frontier) + 1
+        if after < len(self._preempted):
+            upper = min(upper, self._preempted[after])
+        request.key = Fraction(self._frontier + upper) / 2
+        insort(self._preempted, request.key)
         queue = self._queues.setdefault(request.adapter, deque())
         position = 0
         while position < len(queue) and queue[position].key < request.key:
@@ -86,6 +87,10 @@ class WaitingQueue:
         queue = self._queues[request.adapter]
         queue.popleft()
         self._count(request.adapter, -1)
+        if self._preempted:
+            position = bisect_left(self._preempted, request.key)
+            if position < len(self._preempted) and self._preempted[position] == request.key:
+                del self._preempted[position]
         if queue:
             self._push_head(queue[0])
 
@@ -105,16 +110,18 @@ class WaitingQueue:
 
     def mark_skipped_before(self, request: Request | None) -> None:
         """Every request before this one (None: all) was passed over; later preemptions queue up behind them."""
-        self._skip_to((self._arrivals << _ARRIVAL_BITS) if request is None else request.key - 1)
+        key: Key = self._arrivals + 1 if request is None else request.key
+        before = bisect_left(self._preempted, key)
+        last: Key = ceil(key) - 1  # the last arrival before it
+        if before:
+            last = max(last, self._preempted[before - 1])
+        self._frontier = max(self._frontier, last)
 
     def mark_skipped_through(self, request: Request) -> None:
         """This arrival and everything before it was passed over."""
-        self._skip_to(request.key)
+        self._frontier = max(self._frontier, request.key)
 
-    def _skip_to(self, key: int) -> None:
-        self._frontier = max(self._frontier, key >> _ARRIVAL_BITS << _ARRIVAL_BITS)
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Request]:
         """All waiting requests in order (slow; for checks and the end of a run)."""
         return iter(sorted((r for queue in self._queues.values() for r in queue), key=lambda r: r.key))
 

@@ -63,9 +63,7 @@ def build_inputs(
     requests = requests or build_requests(scenario, adapters)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
     modules = scenario.slot_modules, scenario.adapter_modules
-    latency = StepLatency(
-        scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration, step_scale, *modules
-    )
+    latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration, step_scale, *modules)
     initial = initial or initial_adapters(scenario)
     return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial)
 

@@ -26,7 +26,7 @@ RUN_COLUMNS = (
     "prefill_count",
     "prefill_tokens",
     "context_tokens",  # of the decoding requests, when the plan was formed
-    "running",  # requests that hold a seat
+    "running",  # requests in the engine that do not wait, averaged over the run
     "waiting_slots",  # waiting because every slot holds another adapter of the step
     "waiting_kv",
     "waiting_seqs",

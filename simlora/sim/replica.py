@@ -11,7 +11,6 @@ from array import array
 from typing import Any
 
 from simlora.cluster.view import View
-from simlora.engines.base import SLOTS, TOKENS
 from simlora.engines.request import Request
 from simlora.engines.vllm import VllmEngine
 from simlora.latency.model import StepLatency
@@ -73,7 +72,7 @@ class Replica:
         if epoch is None:
             self._go(now_s)
             return
-        self._late.append((TOKENS if could_admit else self.engine.blocked, request))
+        self._late.append((self.engine.arrival_reason, request))
         if could_admit and self._to - self._from > 1:
             index = epoch.index_after(now_s)
             if index < self._to:
@@ -140,7 +139,9 @@ class Replica:
         self._start_s = now_s
         self._first_s = first_s = epoch.first_s if start == 0 else epoch.boundary(start + 1)
         self._end_s = first_s if to == start + 1 else epoch.boundary(to)
-        self._running = len(engine.running)
+        for request in engine.preempted:  # the token of the step in flight still comes out
+            request.preempted_at_s = first_s if self.asynchronous else now_s
+        self._running = engine.inside()
         self._waiting = engine.waiting_by_reason() if engine.waiting.size else NOBODY
 
     def _new_epoch(self, plan: StepPlan, now_s: float) -> Epoch:
@@ -179,14 +180,17 @@ class Replica:
             running -= len(engine.leaving) * (end_s - first_s) / (end_s - start_s)
         prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
         padded = lora_tokens * rank
-        host, load, base, attention, lora, collective, slope, _, _, _, outside, sync, _ = epoch.timing
+        host, load, base, attention, lora, collective, slope, _, _, _, outside, sync, again = epoch.timing
+        again = host if again < 0 else again
         if start:
-            load, attention = 0.0, attention + slope * start
+            load, host, attention = 0.0, again, attention + slope * start
+        else:
+            host = (host + sync + (steps - 1) * again) / steps
         self.runs.extend((
-            start_s, first_s - start_s, self._first_weight if start == 0 else count,
+            start_s, first_s - start_s, self._first_weight if start == 0 and self.asynchronous else count,
             epoch.gap_s + epoch.slope_s * start, epoch.slope_s, steps,
             count, len(prefills), tokens - count * engine.decodes.tokens_per_step, context, running, *waiting, adapters,
-            engine.kv.total - engine.kv.free, host + sync, load, base, attention, lora, collective,
+            engine.kv.total - engine.kv.free, host, load, base, attention, lora, collective,
             (padded - engine.rank_tokens) / padded if padded else 0.0, engine.preemptions - self._preemptions,
         ))  # fmt: skip
         self._preemptions = engine.preemptions
@@ -216,8 +220,7 @@ class Replica:
         duration = end_s - self._start_s
         for reason, request in late:
             averages[reason] += (end_s - request.routed_s) / duration
-        if self.engine.blocked == SLOTS:
-            self.engine.pass_over([request for _, request in late], last_plan_s)
+        self.engine.pass_over(last_plan_s)
         return tuple(averages)
 
     # --- views --------------------------------------------------------------------------------------------------
@@ -229,8 +232,26 @@ class Replica:
             return
         index = epoch.index_after(now_s) - 1
         if self._from < index < self._to:
-            self._to, self._end_s = index, epoch.boundary(index)
-            self._go(self._end_s)
+            self._split(epoch, index)
+
+    def _split(self, epoch: Epoch, index: int) -> None:
+        """End the run at a boundary that has passed; what follows is a run of the same plan."""
+        end, boundary_s = self._to, epoch.boundary(index)
+        came_later = [item for item in self._late if item[1].routed_s >= boundary_s]
+        self._late = [item for item in self._late if item[1].routed_s < boundary_s]
+        self._to = index
+        self._close(boundary_s)
+        self._late = came_later
+        assert self._plan is not None
+        self._plan = self._plan._replace(decode_context_tokens=self.engine.repeat())
+        self._from, self._to = index, end
+        self._start_s = self.now_s = boundary_s
+        self._first_s = epoch.boundary(index + 1)
+        self._running = self.engine.inside()
+        waiting = list(self.engine.waiting_by_reason())
+        for reason, _ in came_later:
+            waiting[reason] -= 1
+        self._waiting = waiting[0], waiting[1], waiting[2], waiting[3]
 
     def view_at(self, time_s: float) -> View:
         """State at time_s, which lies within the run in progress (or in the idle time until now)."""
@@ -243,7 +264,7 @@ class Replica:
             if passed > 0:
                 free -= engine.decodes.new_blocks(engine.step + 1, passed)
                 if self.asynchronous:  # what left the plan was delivered at the run's first boundary
-                    running -= len(engine.leaving)
+                    running -= engine.leaving_seats()
                     outstanding -= len(engine.leaving)
                     free += engine.leaving_blocks()
         usage = 1.0 - free / limits.kv_blocks

@@ -55,7 +55,9 @@ class Simulation:
                 replica.advance_to(self._cut_s)
             self.end_s = self._cut_s
         else:
-            self.end_s = max([self.clock.now, *(replica.now_s for replica in self.replicas)])
+            last = [r.last_token_s for r in self.requests if r.last_token_s == r.last_token_s]
+            arrived = [self.requests[-1].arrival_s + self._in_s] if self.requests else []
+            self.end_s = max([0.0, *last, *arrived, *(replica.now_s for replica in self.replicas)])
 
     def _arrive(self, event: Any) -> None:
         request = self.requests[self._next]

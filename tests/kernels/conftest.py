@@ -1,4 +1,6 @@
-"""Kernels run on the GPU where there is one, else under Triton's interpreter; without torch or triton they are skipped."""
+"""Kernels run on the GPU where there is one, else under Triton's interpreter; without torch or triton they are
+skipped."""
+
 from __future__ import annotations
 
 import importlib.util

@@ -1,18 +1,23 @@
 """Shared builders: adapters, token mappings, and the comparison with the float32 reference."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-
 from simlora.kernels import GroupWeights, Segments, build_segments, from_tensors, reference_lora
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 POPULARITIES = ("identical", "distinct", "uniform", "zipf", "skewed")
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 SMALL = (256, (128, 64, 64))
-LLAMA = {"qkv": (4096, (4096, 1024, 1024)), "o": (4096, (4096,)), "gate_up": (4096, (14336, 14336)), "down": (14336, (4096,))}
+LLAMA = {
+    "qkv": (4096, (4096, 1024, 1024)),
+    "o": (4096, (4096,)),
+    "gate_up": (4096, (14336, 14336)),
+    "down": (14336, (4096,)),
+}
 Kernel = Callable[..., object]
 
 
@@ -25,7 +30,9 @@ class Group:
     b: list[list[torch.Tensor]]
 
 
-def make_group(ranks: Sequence[int], width: int, outs: Sequence[int], dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Group:
+def make_group(
+    ranks: Sequence[int], width: int, outs: Sequence[int], dtype: torch.dtype = torch.bfloat16, seed: int = 0
+) -> Group:
     """Random adapters of these ranks (rank 0: a slot without weights), each with its own scaling."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -45,7 +52,9 @@ def popularity(kind: str, tokens: int, slots: int, seed: int = 0) -> torch.Tenso
     elif kind == "distinct":
         ids = torch.arange(tokens) % slots
     elif kind == "skewed":
-        ids = torch.where(torch.rand(tokens, generator=generator) < 0.9, 0, torch.randint(slots, (tokens,), generator=generator))
+        ids = torch.where(
+            torch.rand(tokens, generator=generator) < 0.9, 0, torch.randint(slots, (tokens,), generator=generator)
+        )
     else:
         share = torch.ones(slots) if kind == "uniform" else 1.0 / torch.arange(1, slots + 1) ** 1.5
         ids = torch.multinomial(share, tokens, replacement=True, generator=generator) if tokens else torch.zeros(0)
@@ -76,7 +85,7 @@ def check_adds_delta(kernel: Kernel, group: Group, mapping: torch.Tensor, rows: 
     tokens, width = int(mapping.shape[0]), sum(weights.out_features)
     x = torch.randn(tokens, weights.in_features, device=DEVICE).to(weights.dtype)
     around = torch.full((tokens, width + 16), float("nan"), device=DEVICE, dtype=weights.dtype)
-    y = around[:, 8:8 + width]
+    y = around[:, 8 : 8 + width]
     start = torch.randn(tokens, width, device=DEVICE).to(weights.dtype)
     y.copy_(start)
     segments: Segments = build_segments(mapping.to(DEVICE), weights.slots, rows)
@@ -85,4 +94,4 @@ def check_adds_delta(kernel: Kernel, group: Group, mapping: torch.Tensor, rows: 
     assert relative_error(y, expected) < TOLERANCE[weights.dtype]
     base = (mapping < 0).to(DEVICE)
     assert torch.equal(y[base], start[base])
-    assert around[:, :8].isnan().all() and around[:, 8 + width:].isnan().all()
+    assert around[:, :8].isnan().all() and around[:, 8 + width :].isnan().all()

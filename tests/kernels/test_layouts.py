@@ -1,10 +1,10 @@
-"""Paged and pointer weights give the same result; layouts that a kernel cannot take are refused with a clear message."""
+"""Paged and pointer weights give the same result; layouts that a kernel cannot take are refused with a message."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 from kernel_cases import DEVICE, LLAMA, SMALL, Group, check_adds_delta, make_group, popularity, with_base
-
 from simlora.kernels import (
     GroupShape,
     LayoutError,
@@ -24,23 +24,29 @@ from simlora.kernels import (
 )
 
 
-def paged(shapes: list[tuple[int, tuple[int, ...]]], ranks: tuple[int, ...], page_bytes: int) -> tuple[list[Group], list[Group]]:
-    """(paged groups, the same adapters behind pointers); pages are shuffled over the pool, which is poisoned elsewhere."""
+def paged(
+    shapes: list[tuple[int, tuple[int, ...]]], ranks: tuple[int, ...], page_bytes: int
+) -> tuple[list[Group], list[Group]]:
+    """(paged groups, the same adapters behind pointers); pages are shuffled over a pool that is poisoned elsewhere."""
     plain = [make_group(ranks, width, outs, seed=i) for i, (width, outs) in enumerate(shapes)]
     plan = PagePlan(tuple(GroupShape(w, o) for w, o in shapes), page_bytes)
-    packed = [pack_adapter(plan, [[part[i] for part in g.a] for g in plain], [[part[i] for part in g.b] for g in plain])
-              for i in range(len(ranks))]
+    packed = [
+        pack_adapter(plan, [[part[i] for part in g.a] for g in plain], [[part[i] for part in g.b] for g in plain])
+        for i in range(len(ranks))
+    ]
     total = sum(p.shape[0] for p in packed)
     pool = torch.full((total + 3, plan.page_elements), float("nan"), device=DEVICE, dtype=torch.bfloat16)
     where = torch.randperm(total + 3, generator=torch.Generator().manual_seed(0)).to(torch.int32)
     table = torch.full((len(ranks), max(p.shape[0] for p in packed)), -1, dtype=torch.int32)
     start = 0
     for i, pages in enumerate(packed):
-        table[i, :len(pages)] = where[start:start + len(pages)]
-        pool[where[start:start + len(pages)].long().to(DEVICE)] = pages
+        table[i, : len(pages)] = where[start : start + len(pages)]
+        pool[where[start : start + len(pages)].long().to(DEVICE)] = pages
         start += len(pages)
     scaling = plain[0].weights.scaling
-    groups = [Group(paged_group(plan, i, pool, table.to(DEVICE), ranks, scaling), g.a, g.b) for i, g in enumerate(plain)]
+    groups = [
+        Group(paged_group(plan, i, pool, table.to(DEVICE), ranks, scaling), g.a, g.b) for i, g in enumerate(plain)
+    ]
     return groups, plain
 
 
@@ -66,7 +72,11 @@ def test_paged_full_size() -> None:
 
 def ready() -> tuple[torch.Tensor, Group, torch.Tensor]:
     group = make_group((16, 16), 64, (32,))
-    return torch.zeros(3, 64, dtype=torch.bfloat16, device=DEVICE), group, torch.zeros(3, 32, dtype=torch.bfloat16, device=DEVICE)
+    return (
+        torch.zeros(3, 64, dtype=torch.bfloat16, device=DEVICE),
+        group,
+        torch.zeros(3, 32, dtype=torch.bfloat16, device=DEVICE),
+    )
 
 
 def segments(slots: int = 2, rows: int = 16, tokens: int = 3):
@@ -76,8 +86,12 @@ def segments(slots: int = 2, rows: int = 16, tokens: int = 3):
 def test_inputs_refused() -> None:
     x, group, y = ready()
     w = group.weights
-    for bad, message in ((x.float(), "x: dtype"), (x[:, :32], "x: shape"), (x[0], "x: 1 dimensions"),
-                         (torch.zeros(3, 128, dtype=torch.bfloat16, device=DEVICE)[:, ::2], "x: columns must be contiguous")):
+    for bad, message in (
+        (x.float(), "x: dtype"),
+        (x[:, :32], "x: shape"),
+        (x[0], "x: 1 dimensions"),
+        (torch.zeros(3, 128, dtype=torch.bfloat16, device=DEVICE)[:, ::2], "x: columns must be contiguous"),
+    ):
         with pytest.raises(LayoutError, match=message):
             mbgmv(bad, w, segments(), y)
     for bad, message in ((y.float(), "y: dtype"), (y[:, :16], "y: shape"), (y.repeat(1, 2)[:, ::2], "y: columns")):
@@ -101,11 +115,16 @@ def test_weights_refused() -> None:
     _, group, _ = ready()
     a, b = group.a, group.b
     for wrong, message in (
-            (dict(a=[[a[0][0].float(), a[0][1].float()]]), "dtype torch.float32"), (dict(a=[[a[0][0]]]), "number of slots"),
-            (dict(a=[[a[0][0], a[0][1][:, :32]]]), "width 32, 64 needed"), (dict(a=[[a[0][0], a[0][1].t()]]), "width 16"),
-            (dict(ranks=[16, 17]), "16 rows stored, rank 17 needed"), (dict(ranks=[16, 300]), "300, 0 to 256"),
-            (dict(ranks=[16]), "1 entries for 2 slots"), (dict(scaling=[1.0]), "scaling: shape"),
-            (dict(a=a * 4, b=b * 4), "4 slices, 1 to 3")):
+        (dict(a=[[a[0][0].float(), a[0][1].float()]]), "dtype torch.float32"),
+        (dict(a=[[a[0][0]]]), "number of slots"),
+        (dict(a=[[a[0][0], a[0][1][:, :32]]]), "width 32, 64 needed"),
+        (dict(a=[[a[0][0], a[0][1].t()]]), "width 16"),
+        (dict(ranks=[16, 17]), "16 rows stored, rank 17 needed"),
+        (dict(ranks=[16, 300]), "300, 0 to 256"),
+        (dict(ranks=[16]), "1 entries for 2 slots"),
+        (dict(scaling=[1.0]), "scaling: shape"),
+        (dict(a=a * 4, b=b * 4), "4 slices, 1 to 3"),
+    ):
         with pytest.raises(LayoutError, match=message):
             from_tensors(**{"a": a, "b": b, "scaling": [1.0, 1.0], **wrong})
 
@@ -133,7 +152,9 @@ def test_paged_layouts_refused() -> None:
 def test_other_refusals() -> None:
     x, group, y = ready()
     with pytest.raises(LayoutError, match="rank: 17"):
-        padded_bmm(x, [torch.stack(group.a[0])], [torch.stack(group.b[0])], torch.zeros(3, device=DEVICE), torch.ones(2), 17, y)
+        padded_bmm(
+            x, [torch.stack(group.a[0])], [torch.stack(group.b[0])], torch.zeros(3, device=DEVICE), torch.ones(2), 17, y
+        )
     with pytest.raises(LayoutError, match="problem 0: x has 64 columns, w needs 32"):
         problem_list([x], [y], [y])
     with pytest.raises(LayoutError, match="rows: 8"):

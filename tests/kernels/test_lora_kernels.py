@@ -1,4 +1,6 @@
-"""mbgmv, mbgmm, sgmv, bgmv, padded and apply_lora against float32, for every popularity, token count, dtype and rank."""
+"""mbgmv, mbgmm, sgmv, bgmv, padded and apply_lora against float32, for every popularity, token count, dtype and
+rank."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +17,6 @@ from kernel_cases import (
     relative_error,
     with_base,
 )
-
 from simlora.kernels import (
     apply_lora,
     bgmv,

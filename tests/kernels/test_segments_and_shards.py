@@ -1,4 +1,5 @@
 """Segment building, grouped GEMM, tile choice, tensor-parallel shards."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +7,6 @@ import json
 import pytest
 import torch
 from kernel_cases import DEVICE, LLAMA, POPULARITIES, make_group, popularity, relative_error, with_base
-
 from simlora.kernels import (
     build_segments,
     from_tensors,
@@ -33,7 +33,7 @@ def test_tiles_cover_every_adapter_token_once(kind, rows) -> None:
         seen = []
         for adapter, first, length, _ in found.tiles.tolist():
             assert length <= rows
-            covered = found.order[first:first + length].tolist()
+            covered = found.order[first : first + length].tolist()
             assert all(int(mapping[t]) == adapter for t in covered)
             seen += covered
         assert sorted(seen) == (mapping >= 0).nonzero().flatten().tolist()
@@ -75,7 +75,10 @@ def test_grouped_gemm_full_size() -> None:
     """One launch for the shrinks of q, k and v of several adapters."""
     x = [torch.randn(m, 4096, device=DEVICE).to(torch.bfloat16) for m in (1, 7, 64) for _ in range(3)]
     w = [torch.randn(r, 4096, device=DEVICE).to(torch.bfloat16) for r in (8, 16, 64) for _ in range(3)]
-    out = [torch.full((len(a), len(b)), float("nan"), device=DEVICE, dtype=torch.bfloat16) for a, b in zip(x, w, strict=True)]
+    out = [
+        torch.full((len(a), len(b)), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+        for a, b in zip(x, w, strict=True)
+    ]
     grouped_gemm(problem_list(x, w, out))
     expected = reference_grouped_gemm(list(zip(x, w, strict=True)))
     assert all(relative_error(o, e) < 1e-2 for o, e in zip(out, expected, strict=True))
@@ -88,9 +91,11 @@ def sharded_sum(x, a, b, y, mapping, world: int, column: bool) -> torch.Tensor:
     for rank in range(world):
         cut = shard_column if column else shard_row
         pairs = [[cut(m, n, world, rank) for m, n in zip(pa, pb, strict=True)] for pa, pb in zip(a, b, strict=True)]
-        weights = from_tensors([[p[0] for p in part] for part in pairs], [[p[1] for p in part] for part in pairs], [0.5, 2.0])
+        weights = from_tensors(
+            [[p[0] for p in part] for part in pairs], [[p[1] for p in part] for part in pairs], [0.5, 2.0]
+        )
         step = x.shape[1] // world
-        local = x if column else x[:, rank * step:(rank + 1) * step]
+        local = x if column else x[:, rank * step : (rank + 1) * step]
         delta = torch.zeros(x.shape[0], sum(weights.out_features), device=DEVICE, dtype=x.dtype)
         mbgmv(local, weights, build_segments(mapping.to(DEVICE), 2), delta)
         pieces.append(list(delta.float().split(list(weights.out_features), 1)))

@@ -80,14 +80,12 @@ def test_sums_over_rows(case: Case, cluster: Cluster) -> None:
     agree_in_sums(*both(case, cluster), but=BY_REASON)
 
 
-@pytest.mark.xfail(strict=True, reason=REASONS)
-@examples(200, shrink=False)
+@examples(200)
 @given(cases(latencies=ALL), clusters)
 def test_waiting_time_by_reason(case: Case, cluster: Cluster) -> None:
     agree_in_sums(*both(case, cluster))
 
 
-@pytest.mark.xfail(strict=True, reason=REASONS)
 def test_waiting_for_a_slot_while_memory_blocks_the_queue() -> None:
     """Request 1 waits for memory; request 2 would find no slot either, and its plan-by-plan reason is the slot."""
     limits = replace(LIMITS, max_loras=1, kv_blocks=40)
@@ -95,7 +93,6 @@ def test_waiting_for_a_slot_while_memory_blocks_the_queue() -> None:
     agree_in_sums(*both(case, ALONE))
 
 
-@pytest.mark.xfail(strict=True, reason=END)
 def test_the_run_ends_with_its_last_token() -> None:
     """The arrival cuts a long run short; the wake-up at that run's end is void."""
     limits = replace(LIMITS, max_num_seqs=2, max_num_batched_tokens=2, kv_blocks=4, async_scheduling=False)
@@ -105,8 +102,7 @@ def test_the_run_ends_with_its_last_token() -> None:
     assert one.end_s == other.end_s
 
 
-@pytest.mark.xfail(strict=True, reason=CUT)
-@examples(200, shrink=False)
+@examples(200)
 @given(cases(latencies=ALL, spare_kv=(20, 100), max_output=60), clusters, st.data())
 def test_cut_runs(case: Case, cluster: Cluster, data: st.DataObject) -> None:
     cut_s = data.draw(cuts(case))
@@ -129,7 +125,6 @@ def row_end_s(replica: Replica) -> float:
     )  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason=CUT)
 def test_nothing_is_admitted_before_it_came() -> None:
     """Request 1 comes within the step in which the recording stops."""
     case = Case(LIMITS, ((0, 0, 8, 60), (100_000, 0, 8, 1)), RoundLatency(), 0)
@@ -173,7 +168,6 @@ def shared(case: Case, cluster: Cluster, granule_blocks: int, groups: list[int])
     return out
 
 
-@pytest.mark.xfail(strict=True, reason=EARLY)
 def test_a_leaver_returns_its_blocks_before_the_cache_has_to_shrink() -> None:
     """Request 6 finds the granule that request 5 left, unless a long run threw it out for blocks it did not need."""
     rows = (*[(0, 0, 1, 1)] * 3, (0, 0, 1, 21), (0, 0, 5, 17), (0, 0, 1, 1), (400_000, 0, 4, 1), (0, 0, 1, 1))
@@ -213,7 +207,8 @@ def test_a_calibrated_scenario(engine: dict[str, Any]) -> None:
                 "max_num_batched_tokens": 512, "num_gpu_blocks_override": 160, "enable_prefix_caching": False, **engine,
             },
             "adapters": {
-                "count": 12, "ranks": {8: 0.5, 64: 0.5}, "popularity": {"kind": "zipf", "alpha": 0.8}, "base_fraction": 0.2,
+                "count": 12, "ranks": {8: 0.5, 64: 0.5}, "popularity": {"kind": "zipf", "alpha": 0.8},
+                "base_fraction": 0.2,
             },
             "workload": {
                 "arrivals": {"kind": "poisson", "rate_rps": 20},

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
 from simlora.engines.speculative import SpeculativeBatch
 from simlora.engines.vllm import VllmLimits
+from simlora.scenario import adapter_bytes, scenario_from_dict
+from simlora.sim.build import build_inputs
 from simlora.sim.collect import request_log, run_columns
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED
+from simlora.sim.simulate import simulate
 from simlora.sim.simulation import Simulation
 
 ROUND = (*LATENCIES.values(), *REBUILDING.values())
@@ -98,9 +102,7 @@ def test_invariants_with_speculation(case: Case, draft: int, acceptance: float) 
     checked(case, ALONE, True, **kw)
 
 
-@pytest.mark.parametrize(
-    "asynchronous", [pytest.param(False, marks=pytest.mark.xfail(strict=True, reason=LOOKAHEAD)), True]
-)
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_draft_tokens_that_do_not_fit_do_not_stall_a_request(asynchronous: bool) -> None:
     """Prompt and answer fill the memory; the draft tokens of the last steps go beyond it."""
     limits = VllmLimits(4, 64, 8, 1, 0, 16, asynchronous)
@@ -142,8 +144,7 @@ def test_every_token_but_the_first_ends_one_gap(case: Case) -> None:
     assert counted == followers
 
 
-@pytest.mark.xfail(strict=True, reason=WEIGHT)
-@examples(100, shrink=False)
+@examples(100)
 @given(cases(latencies=SILENT))
 def test_every_token_but_the_first_ends_one_gap_alternating(case: Case) -> None:
     counted, followers = gap_weights(case.with_limits(async_scheduling=False))
@@ -165,15 +166,13 @@ def test_gaps_add_up_to_the_time_from_first_to_last_token(case: Case) -> None:
     assert rows == pytest.approx(spans, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason=f"{INTERRUPTED}; {WEIGHT}")
-@examples(300, shrink=False)
+@examples(300)
 @given(cases(latencies=SILENT))
 def test_gaps_over_preemptions_add_up_too(case: Case) -> None:
     rows, spans = gap_seconds(case)
     assert rows == pytest.approx(spans, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason=INTERRUPTED)
 def test_the_gap_over_a_preemption_begins_with_the_last_token() -> None:
     """Its token of the step in flight comes out a step after the plan that preempted it."""
     limits = VllmLimits(2, 64, 8, 1, 0, 16, True)
@@ -183,7 +182,7 @@ def test_the_gap_over_a_preemption_begins_with_the_last_token() -> None:
     case.simulation(requests).run()
     assert [r.preemptions for r in requests] == [j.preemptions for j in jobs] == [0, 1]
     times = jobs[1].token_s
-    assert requests[1].interrupted == (max(b - a for a, b in zip(times, times[1:], strict=False)),)
+    assert requests[1].interrupted == (max(b - a for a, b in pairwise(times)),)
 
 
 @examples(150)
@@ -203,7 +202,9 @@ def host_seconds(case: Case) -> tuple[float, float]:
     return row_sums(ALONE.play(case, False).replicas[0])["host_s"], math.fsum(t.host_s + t.sync_s for t in timings)
 
 
-PLAIN: dict[str, Any] = {"spare_kv": (500, 600), "slots": (7, 7), "adapters": (1, 6), "pinned": (0, 0), "seats": (20, 20)}
+PLAIN: dict[str, Any] = {
+    "spare_kv": (500, 600), "slots": (7, 7), "adapters": (1, 6), "pinned": (0, 0), "seats": (20, 20),
+}  # fmt: skip
 
 
 @examples(60)
@@ -213,8 +214,7 @@ def test_rows_book_the_host_time_of_their_steps(case: Case) -> None:
     assert booked == pytest.approx(spent, rel=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason=HOST)
-@examples(60, shrink=False)
+@examples(60)
 @given(cases(latencies=tuple(REBUILDING.values()), **PLAIN))
 def test_rows_book_the_host_time_of_their_steps_when_a_change_costs_more(case: Case) -> None:
     booked, spent = host_seconds(case)
@@ -354,8 +354,7 @@ def test_lora_that_nobody_uses_changes_nothing(case: Case, slots: int) -> None:
     assert order_and_times(case, slots) == order_and_times(case, 0)
 
 
-@pytest.mark.xfail(strict=True, reason=PASSED_OVER)
-@examples(300, shrink=False)
+@examples(300)
 @given(cases(latencies=ROUND, adapters=(0, 0), seats=(2, 3), spare_kv=(0, 6)), st.integers(1, 4))
 def test_lora_that_nobody_uses_changes_nothing_under_memory_pressure(case: Case, slots: int) -> None:
     assert order_and_times(case, slots) == order_and_times(case, 0)
@@ -380,3 +379,27 @@ def test_a_remote_adapter_is_fetched_once(case: Case) -> None:
     counts = simulation.replicas[0].engine.slots.tier_counts
     served = {r.adapter for r in done(simulation.requests) if r.adapter} - case.limits.pinned
     assert counts[3] == len(served)
+
+
+@pytest.mark.xfail(strict=True, reason="bytes are booked once per request, but a preempted request can load twice")
+def test_every_load_is_booked_in_bytes() -> None:
+    """Two slots, six adapters, little memory: some requests come back to an adapter that had to leave meanwhile."""
+    scenario = scenario_from_dict(
+        {
+            "seed": 0, "model": "llama-3.1-8b", "gpu": "h200-141gb", "calibration": "nvidia-h200",
+            "engine": {
+                "max_loras": 2, "max_lora_rank": 8, "max_cpu_loras": 2, "max_num_seqs": 16, "max_model_len": 400,
+                "max_num_batched_tokens": 512, "num_gpu_blocks_override": 41, "enable_prefix_caching": False,
+            },
+            "adapters": {"count": 6, "ranks": 8},
+            "workload": {
+                "arrivals": {"kind": "poisson", "rate_rps": 3}, "duration_s": 10,
+                "prompt_tokens": {"kind": "uniform", "min": 20, "max": 200},
+                "output_tokens": {"kind": "uniform", "min": 20, "max": 200},
+            },
+        }
+    )  # fmt: skip
+    replica = simulate(build_inputs(scenario)).replicas[0]
+    loads = replica.host_hits + replica.disk_loads + replica.remote_loads
+    assert replica.preemptions > 0
+    assert replica.load_bytes == loads * adapter_bytes(scenario.model_spec, 8, scenario.adapter_modules)

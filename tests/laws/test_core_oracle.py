@@ -1,6 +1,7 @@
 """The engine, its coalescing and its pipeline against a scheduler that walks lists step by step.
 
-All times are multiples of 2**-20 s, so both sides add up without rounding and must agree to the last bit, ties included.
+All times are multiples of 2**-20 s, so both sides add up without rounding and must agree to the last bit, ties
+included.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ def test_with_memory_for_all(case: Case) -> None:
     agree(case)
 
 
-@pytest.mark.xfail(strict=True, reason=PREEMPTIONS)
-@examples(500, shrink=False)
+@examples(500)
 @given(cases(latencies=ALL, seats=(2, 8), requests=10))
 def test_with_preemptions(case: Case) -> None:
     """Everything binds."""
@@ -92,7 +92,6 @@ BASE = VllmLimits(
 )
 
 
-@pytest.mark.xfail(strict=True, reason=LEAVING)
 def test_a_request_that_has_its_last_token_in_flight_is_the_first_to_lose_its_blocks() -> None:
     """Three blocks are all that request 0 ever needs; request 1 holds one of them until its only token is out."""
     case = Case(replace(BASE, kv_blocks=3), ((0, 0, 1, 3), (0, 0, 1, 1)), RoundLatency(), 0)
@@ -101,7 +100,6 @@ def test_a_request_that_has_its_last_token_in_flight_is_the_first_to_lose_its_bl
     agree(case)
 
 
-@pytest.mark.xfail(strict=True, reason=PASSED_OVER)
 @pytest.mark.parametrize("budget, kv_blocks, output", [(2, 7, 3), (64, 10, 7)])
 def test_a_preempted_request_comes_before_arrivals_that_wait_for_a_seat(
     budget: int, kv_blocks: int, output: int
@@ -114,7 +112,6 @@ def test_a_preempted_request_comes_before_arrivals_that_wait_for_a_seat(
     agree(case)
 
 
-@pytest.mark.xfail(strict=True, reason=BLOCKED)
 def test_an_arrival_that_was_passed_over_stays_before_a_request_preempted_later() -> None:
     """Request 2 finds both slots taken during a long run; then request 1 is preempted, and request 2 comes first."""
     limits = VllmLimits(3, 3, 17, 1, 2, 16, False, True, False)
@@ -133,7 +130,7 @@ def test_a_prompt_is_computed_in_chunks_of_the_budget() -> None:
 
 def test_an_arrival_at_the_instant_of_a_boundary_joins_the_plan_after_it() -> None:
     """The step ends first, whether the boundary is an event of its own or in the middle of a coalesced run."""
-    latency = LATENCIES["sync-free ties"]
+    latency = LATENCIES["ties"]
     first = Case(BASE, ((0, 0, 8, 30),), latency, 0)
     naive, _ = first.naive()
     starts = [now_s for now_s, _ in naive.plans]

@@ -31,17 +31,17 @@ def examples(count: int, shrink: bool = True) -> settings:
     )
 
 
+COARSE = RoundLatency(
+    host=2000, host_request=0, gpu=4000, gpu_request=0, gpu_adapter=0, token=0, context=0, front_in=0, front_out=0
+)
+"""Everything in thousands of ticks, as the arrivals are: many things happen at the same instant."""
 LATENCIES = {
     "gpu-bound": RoundLatency(),
     "host-bound": RoundLatency(host=9000),
     "crossing": RoundLatency(host=4300, context=3),
     "launch-bound": RoundLatency(tail=700),
-    "sync-free ties": RoundLatency(
-        host=2000, host_request=0, gpu=4000, gpu_request=0, gpu_adapter=0, token=0, context=0, tail=0, front_in=0, front_out=0
-    ),
-    "growing ties": RoundLatency(
-        host=2000, host_request=0, gpu=4000, gpu_request=0, gpu_adapter=0, token=0, context=1000, front_in=0, front_out=0
-    ),
+    "ties": COARSE,
+    "growing ties": replace(COARSE, context=1000),
 }
 """Regimes in which a repeated step costs the host as much as a new one."""
 REBUILDING = {
@@ -106,7 +106,8 @@ def cases(
     count = draw(st.integers(*adapters))
     max_loras = draw(st.integers(*slots)) if count else 0
     fixed = min(draw(st.integers(*pinned)), max_loras - 1, count) if max_loras else 0
-    row = st.tuples(st.sampled_from(gaps), st.integers(0, count), st.integers(1, max_prompt), st.one_of(st.just(1), st.integers(1, max_output)))
+    output = st.one_of(st.just(1), st.integers(1, max_output))
+    row = st.tuples(st.sampled_from(gaps), st.integers(0, count), st.integers(1, max_prompt), output)
     rows = draw(st.lists(row, min_size=1, max_size=requests))
     block_size = draw(st.sampled_from((1, 4, 16)))
     max_num_seqs = draw(st.integers(*seats))

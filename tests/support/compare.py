@@ -1,4 +1,4 @@
-"""What two runs must agree on: the life of every request, the counters of every replica, and what its rows add up to."""
+"""What two runs must agree on: the life of every request, counters of every replica, and what its rows add up to."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def life(request: Request) -> Life:
 
 def played(requests: Sequence[Request]) -> list[Life]:
     """What the naive engine knows too."""
-    return [
-        (r.index, r.rejected, _none(r.admitted_s), _none(r.first_token_s), _none(r.last_token_s), r.preemptions, r.load_tier)
-        for r in requests
-    ]
+    times = [(_none(r.admitted_s), _none(r.first_token_s), _none(r.last_token_s)) for r in requests]
+    return [(r.index, r.rejected, *t, r.preemptions, r.load_tier) for r, t in zip(requests, times, strict=True)]
 
 
 def played_naively(jobs: Sequence[Job]) -> list[Life]:
@@ -47,12 +45,6 @@ def counters(replica: Replica) -> tuple[object, ...]:
         tuple(engine.slots.tier_counts), engine.slots.evictions, engine.preemptions, replica.finished,
         replica.rejected, replica.outstanding, engine.kv.free, engine.step,
     )  # fmt: skip
-
-
-SUMS = (
-    "steps", "duration_s", "gaps", "gap_s", "decoded", "prefill_tokens", "prefills", "running_s", "waiting_s", "waiting_slots_s", "waiting_kv_s",
-    "waiting_seqs_s", "waiting_tokens_s", "host_s", "load_s", "base_s", "lora_s", "lora_gpu_s",
-)  # fmt: skip
 
 
 def row_sums(replica: Replica) -> dict[str, float]:

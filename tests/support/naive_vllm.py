@@ -310,10 +310,11 @@ class NaiveReplica:
         prefilling = {job for job, _, _ in step.prefills}
         decodes = [(job, computed) for job, computed, _, _ in step.chunks if job not in prefilling]
         adapters = {job.adapter for job in batch} - {0}
+        tokens = sum(new for _, _, new, _ in step.chunks)
         lora_tokens = sum(new for job, _, new, _ in step.chunks if job.adapter)
         plan = StepPlan(
             tuple(Prefill(job.index, start, new) for job, start, new in step.prefills),
-            len(decodes), sum(computed for _, computed in decodes), sum(new for _, _, new, _ in step.chunks), len(batch),
+            len(decodes), sum(computed for _, computed in decodes), tokens, len(batch),
             len(adapters), lora_tokens, self.limits.max_lora_rank if adapters else 0, changed, tuple(step.loads), 1,
         )  # fmt: skip
         self.plans.append((now_s, plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def emissions(batch: SpeculativeBatch, one: Request) -> list[int]:
     """Tokens that each decode step of the request emits."""
     steps = range(one.start_step + 1, one.last_step + 2)
     emitted = [batch.emitted(one, step) for step in steps]
-    return [after - before for before, after in zip(emitted, emitted[1:], strict=False)]
+    return [after - before for before, after in pairwise(emitted)]
 
 
 @pytest.mark.parametrize("draft", [1, 2, 4])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,8 +82,7 @@ def test_arrivals_keep_the_order_of_the_two_queues(operations: list[tuple[str, i
     play(operations)
 
 
-@pytest.mark.xfail(strict=True, reason=FRONTIER)
-@examples(300, shrink=False)
+@examples(300)
 @given(st.lists(st.one_of(operation, preemption), max_size=40))
 def test_preemptions_keep_the_order_of_the_two_queues(operations: list[tuple[str, int]]) -> None:
     play(operations)
@@ -101,7 +99,6 @@ def test_a_preempted_request_goes_in_front_of_arrivals_but_behind_skipped_ones()
     assert order(queue) == [0, 1, 4, 3, 2]
 
 
-@pytest.mark.xfail(strict=True, reason=FRONTIER)
 def test_a_preempted_request_that_was_skipped_stays_in_front_of_later_preempted_ones() -> None:
     queue = WaitingQueue()
     queue.push_preempted(request(0, 1))
