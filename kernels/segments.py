@@ -7,6 +7,8 @@ import torch
 
 from .errors import require
 
+TILE_ROWS = (1, 2, 4, 16, 32, 64, 128)
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -47,7 +49,7 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
     require(token_adapter.dim() == 1, f"token_adapter: {token_adapter.dim()} dimensions, 1 needed")
     require(token_adapter.dtype in (torch.int32, torch.int64),
             f"token_adapter: dtype {token_adapter.dtype}, int32 or int64 needed")
-    require(rows in (1, 16, 32, 64, 128), f"rows: {rows}, one of 1, 16, 32, 64, 128 allowed")
+    require(rows in TILE_ROWS, f"rows: {rows}, one of {TILE_ROWS} allowed")
     require(slots >= 1, f"slots: {slots}, at least 1 needed")
     tokens, device = int(token_adapter.shape[0]), token_adapter.device
     if device.type == "cpu" and tokens:

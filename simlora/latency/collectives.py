@@ -10,6 +10,10 @@ from simlora.scenario.model_spec import ModelSpec
 ALL_REDUCES_PER_LAYER = 2
 SMALL_COLLECTIVES_PER_LAYER = 4
 """With fully sharded adapters: two all-gathers and two all-reduces of the shrink result."""
+HOST_HOPS = 2
+"""Without a link of their own, GPUs exchange through host memory: every byte crosses PCIe down and up again."""
+HOST_LATENCY_FACTOR = 4.0
+"""Start-up of such an exchange over one on NVLink: a copy each way and two flags in host memory. Assumed."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Collectives:
     link_bytes_per_s: float
     fully_sharded: bool
     slot_rank: int
+    through_host: bool = False
+    """The GPUs have no link but PCIe."""
 
     def step_s(self, tokens: int, adapters: int) -> float:
         if self.tp == 1:
@@ -33,4 +39,7 @@ class Collectives:
 
     def _reduce_s(self, size_bytes: float) -> float:
         crossing = 2.0 * (self.tp - 1) / self.tp * size_bytes
-        return self.parameters.latency_s + crossing / (self.link_bytes_per_s * self.parameters.link_fraction)
+        seconds = crossing / (self.link_bytes_per_s * self.parameters.link_fraction)
+        if self.through_host:
+            return HOST_LATENCY_FACTOR * self.parameters.latency_s + HOST_HOPS * seconds
+        return self.parameters.latency_s + seconds

@@ -62,7 +62,10 @@ class StepLatency:
             engine.max_cpu_loras,
         )
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
-        self.collectives = Collectives(terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank)
+        pcie_only = gpu.host_link.startswith("pcie") and link <= gpu.host_link_bytes_per_s
+        self.collectives = Collectives(
+            terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank, pcie_only
+        )
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
         sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens, rules)
         self._pad = padded_tokens(() if engine.enforce_eager else sizes)

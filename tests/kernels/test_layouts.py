@@ -115,15 +115,15 @@ def test_weights_refused() -> None:
     _, group, _ = ready()
     a, b = group.a, group.b
     for wrong, message in (
-        (dict(a=[[a[0][0].float(), a[0][1].float()]]), "dtype torch.float32"),
-        (dict(a=[[a[0][0]]]), "number of slots"),
-        (dict(a=[[a[0][0], a[0][1][:, :32]]]), "width 32, 64 needed"),
-        (dict(a=[[a[0][0], a[0][1].t()]]), "width 16"),
-        (dict(ranks=[16, 17]), "16 rows stored, rank 17 needed"),
-        (dict(ranks=[16, 300]), "300, 0 to 256"),
-        (dict(ranks=[16]), "1 entries for 2 slots"),
-        (dict(scaling=[1.0]), "scaling: shape"),
-        (dict(a=a * 4, b=b * 4), "4 slices, 1 to 3"),
+        ({"a": [[a[0][0].float(), a[0][1].float()]]}, "dtype torch.float32"),
+        ({"a": [[a[0][0]]]}, "number of slots"),
+        ({"a": [[a[0][0], a[0][1][:, :32]]]}, "width 32, 64 needed"),
+        ({"a": [[a[0][0], a[0][1].t()]]}, "width 16"),
+        ({"ranks": [16, 17]}, "16 rows stored, rank 17 needed"),
+        ({"ranks": [16, 300]}, "300, 0 to 256"),
+        ({"ranks": [16]}, "1 entries for 2 slots"),
+        ({"scaling": [1.0]}, "scaling: shape"),
+        ({"a": a * 4, "b": b * 4}, "4 slices, 1 to 3"),
     ):
         with pytest.raises(LayoutError, match=message):
             from_tensors(**{"a": a, "b": b, "scaling": [1.0, 1.0], **wrong})

@@ -226,7 +226,8 @@ def test_ledger_rows_add_up_and_sharding_never_costs_slots(
     assert whole.rounding_bytes >= 0 and whole.kv_blocks >= 0
     assert ledger(tensor_parallel_size=2 * tp).slots_bytes <= whole.slots_bytes
     assert ledger(fully_sharded_loras=True).slots_bytes <= whole.slots_bytes
-    assert ledger(max_loras=2 * slots).kv_blocks <= whole.kv_blocks
+    # more tensors can fill the allocator's blocks better, but not by more than was lost to rounding
+    assert ledger(max_loras=2 * slots).kv_blocks <= whole.kv_blocks + whole.rounding_bytes // whole.kv_block_bytes + 1
     assert ledger(max_lora_rank=2 * rank).kv_blocks <= whole.kv_blocks
     assert ledger(enable_lora=False).kv_blocks >= whole.kv_blocks
     assert ledger(gpu_memory_utilization=0.95).kv_blocks >= whole.kv_blocks

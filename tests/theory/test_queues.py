@@ -73,7 +73,7 @@ def test_m_d_1(utilisation: float) -> None:
 
 @pytest.mark.parametrize("utilisation", [0.3, 0.7])
 def test_m_geometric_1(utilisation: float) -> None:
-    """Geometric answers of mean 5 steps. Pollaczek-Khinchine: W = rate E[S^2] / (2 (1 - rho)), E[S^2] = d^2 (2 - p) / p^2."""
+    """Geometric answers of mean 5 steps. Pollaczek-Khinchine with E[S^2] = d^2 (2 - p) / p^2."""
     step_s, mean_steps, count = 0.02, 5.0, 12_000
     p, rate = 1 / mean_steps, utilisation / (step_s * mean_steps)
     waits, _ = play(1, step_s, rate, geometric(mean_steps, count, 2), seed=3)

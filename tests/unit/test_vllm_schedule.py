@@ -307,7 +307,8 @@ def engine_of(version: str) -> Stepper:
             "model": "llama-3.1-8b", "gpu": "h200-141gb", "calibration": "nvidia-h200",
             "engine": {
                 "version": version, "max_loras": 1, "max_num_seqs": 8, "max_num_batched_tokens": 256,
-                "max_model_len": 256, "num_gpu_blocks_override": 17, "async_scheduling": False, "enable_prefix_caching": False,
+                "max_model_len": 256, "num_gpu_blocks_override": 17, "async_scheduling": False,
+                "enable_prefix_caching": False,
             },
             "adapters": {"count": 3, "ranks": 8},
             "workload": {

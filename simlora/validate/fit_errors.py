@@ -1,0 +1,94 @@
+"""How far a calibration is off on recorded runs, as residuals of a fit: simulated over measured, metric by metric.
+
+Every metric has a width, the relative error that counts as 1: small where a run shows the metric well, large where the
+slightest difference moves it, as with the TTFT of a server that is hardly or not at all able to serve its load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlora.validate.micro import measured_medians, simulated_medians
+from simlora.validate.options import ReplayOptions
+from simlora.validate.recorded import RecordedRun
+from simlora.validate.replay import replays
+from simlora.validate.rows import DECODE, LOAD, PREFILL
+
+WIDTHS = {
+    "request_throughput_rps": 0.02,
+    "tpot_mean_s": 0.03,
+    "tpot_p50_s": 0.03,
+    "ttft_p50_s": 0.10,
+    "ttft_mean_s": 0.15,
+    "ttft_p99_s": 0.30,
+}
+SINGLE_WIDTHS = {DECODE: 0.03, PREFILL: 0.06, LOAD: 0.15}
+QUEUED_TTFT_S = 0.5
+"""From this measured mean TTFT on, requests queue, and TTFT tells little about the terms: widths are four times as
+large."""
+QUEUED_FACTOR = 4.0
+LARGEST = 8.0
+"""Residuals are cut here: a metric that is off by that much says only in which direction."""
+
+
+@dataclass(frozen=True)
+class FitError:
+    """One metric of one run."""
+
+    run: str
+    metric: str
+    measured: float
+    simulated: float
+    width: float
+    key: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        """simulated / measured - 1."""
+        return self.simulated / self.measured - 1.0
+
+    @property
+    def residual(self) -> float:
+        if self.simulated <= 0.0:
+            return -LARGEST
+        return max(-LARGEST, min(LARGEST, math.log(self.simulated / self.measured) / self.width))
+
+
+def errors_of(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
+    """All metrics of a run that the fit looks at, always in the same order; one that either side lacks is 0 off.
+
+    Raises:
+        ConfigError: the run cannot be simulated.
+    """
+    found = _whole(recorded, options) if recorded.requests is not None else []
+    measured = measured_medians(recorded)
+    if measured:
+        simulated = simulated_medians(recorded, options)
+        for item, value in measured.items():
+            of_item = simulated.get(item) or value
+            found.append(FitError(recorded.name, item.metric, value, of_item, SINGLE_WIDTHS[item.metric], item.key))
+    return found
+
+
+def _whole(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
+    """The metrics of the requests; where the residents at the start are not known, of the first assumption."""
+    measured = recorded.metrics()
+    simulated = next(replays(recorded, options)).metrics()
+    queued = (measured["ttft_mean_s"] or 0.0) >= QUEUED_TTFT_S
+    found = []
+    for metric, width in WIDTHS.items():
+        value = measured[metric]
+        if value:
+            if queued and metric.startswith("ttft"):
+                width *= QUEUED_FACTOR
+            found.append(FitError(recorded.name, metric, value, simulated[metric] or value, width))
+    return found
+
+
+def rms_error(errors: Sequence[FitError]) -> float | None:
+    """Root mean square of the relative errors of what does not hinge on queueing; None if there is nothing."""
+    kept = [item.error for item in errors if item.width <= WIDTHS["ttft_mean_s"]]
+    return math.sqrt(sum(error * error for error in kept) / len(kept)) if kept else None

@@ -1,0 +1,119 @@
+"""What fitting to recorded runs may change: groups of parameters that move together, each by one factor.
+
+Engine terms always may. Kernel terms stay as measured; where a calibration only assumes them (roofline, scaled from
+another GPU), their efficiencies may move, too. Every group has a prior: its factor is 1 within `width` (standard
+deviation of the logarithm), so that few runs change only what they show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simlora.latency.calibration import Calibration, Term
+from simlora.validate.recorded import RecordedRun
+
+Parameter = tuple[str, str, int]
+"""Term, parameter, and the power of the group's factor that it gets: 1 for a time, -1 for a rate."""
+
+KERNEL_TERMS = ("operators", "attention", "lora_kernels", "collectives")
+ASSUMED_BASES = ("assumed", "scaled", "roofline")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share one factor."""
+
+    name: str
+    width: float
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(term for term, _, _ in self.parameters))
+
+
+def _times(term: str, *names: str) -> tuple[Parameter, ...]:
+    return tuple((term, name, 1) for name in names)
+
+
+PREPARE = Group("host: preparing a step", 0.3, _times("host", "prepare_s", "prepare_request_s", "change_s"))
+GRAPH = Group("host: launching a CUDA graph", 0.5, _times("host", "launch_s"))
+PIECEWISE = Group("host: launching graph pieces", 0.5, _times("host", "piecewise_layer_s"))
+EAGER = Group(
+    "host: launching kernels one by one",
+    0.5,
+    _times("host", "eager_layer_s", "eager_lora_unused_layer_s", "eager_lora_layer_s"),
+)
+METADATA = Group(
+    "host: LoRA metadata of a changed batch",
+    0.5,
+    _times("host", "metadata_s", "metadata_token_s", "registered_s"),
+)
+LOAD = Group("loads: host memory to slot", 0.5, _times("copies", "module_s", "mismatch_module_s"))
+DISK = Group(
+    "loads: disk to host memory", 0.7, (*_times("copies", "disk_module_s"), ("copies", "disk_bytes_per_s", -1))
+)
+FRONT = Group("front end: delay", 0.5, _times("front_end", "in_s", "out_s", "http_s"))
+GROWTH = Group("front end: growth with the requests running", 0.7, _times("front_end", "out_request_s"))
+ENGINE_GROUPS = (PREPARE, GRAPH, PIECEWISE, EAGER, FRONT, GROWTH)
+LORA_GROUPS = (METADATA, LOAD, DISK)
+
+MEMORY = Group(
+    "kernels: memory rate",
+    0.15,
+    (
+        ("operators", "weight_bytes_per_s", -1),
+        ("operators", "activation_bytes_per_s", -1),
+        ("attention", "kv_bytes_per_s", -1),
+    ),
+)
+COMPUTE = Group("kernels: compute rate", 0.15, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
+COLLECTIVES = Group("collectives", 0.5, (("collectives", "latency_s", 1), ("collectives", "link_fraction", -1)))
+
+
+def groups_of(base: Calibration, runs: Sequence[RecordedRun]) -> tuple[Group, ...]:
+    """The groups that these runs can tell anything about."""
+    groups = list(ENGINE_GROUPS)
+    if any(run.run.engine.get("enable_lora") for run in runs):
+        groups += LORA_GROUPS
+    terms = base.terms
+    if terms.operators.basis in ASSUMED_BASES and terms.attention.basis in ASSUMED_BASES:
+        groups += (MEMORY, COMPUTE)
+    if terms.collectives.basis in ASSUMED_BASES and any(_tp(run) > 1 for run in runs):
+        groups.append(COLLECTIVES)
+    return tuple(groups)
+
+
+def _tp(run: RecordedRun) -> int:
+    return int(run.run.engine.get("tensor_parallel_size") or 1)
+
+
+def apply(base: Calibration, groups: Sequence[Group], logs: Sequence[float]) -> Calibration:
+    """The calibration with every group multiplied by the exponential of its entry in `logs`."""
+    changes: dict[str, dict[str, float]] = {}
+    for group, log in zip(groups, logs, strict=True):
+        for term, name, power in group.parameters:
+            old = getattr(getattr(base.terms, term).parameters, name)
+            new = old * math.exp(power * log)
+            changes.setdefault(term, {})[name] = min(new, 1.0) if name == "link_fraction" else new
+    return with_parameters(base, changes)
+
+
+def with_parameters(base: Calibration, changes: Mapping[str, Mapping[str, float]]) -> Calibration:
+    """The calibration with some parameters replaced: term -> parameter -> value."""
+    return with_terms(base, {name: {"parameters": values} for name, values in changes.items()})
+
+
+def with_terms(base: Calibration, changes: Mapping[str, Mapping[str, Any]]) -> Calibration:
+    """The calibration with fields of some terms replaced; of `parameters`, those named."""
+    terms: dict[str, Term] = {}
+    for name, fields in changes.items():
+        term: Any = getattr(base.terms, name)
+        update = dict(fields)
+        if "parameters" in update:
+            update["parameters"] = term.parameters.model_copy(update=dict(update["parameters"]))
+        terms[name] = term.model_copy(update=update)
+    return base.model_copy(update={"terms": base.terms.model_copy(update=terms)})
