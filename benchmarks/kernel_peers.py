@@ -84,7 +84,7 @@ class Step:
 
 def ours(step: Step, weights: list[list[GroupWeights]], pdl: bool | None = None) -> Callable[[], None]:
     """apply_lora; the grid covers every mapping of these tokens over these slots."""
-    segments = step_segments(step.mapping.to(DEVICE), step.slots)
+    segments = step_segments(step.mapping.to(DEVICE), step.slots, weights[0][0].rank_pad)
 
     def run() -> None:
         for row in weights:

@@ -3,25 +3,32 @@ from __future__ import annotations
 
 import torch
 
+from .launch import device_index
 from .layout import GroupWeights
 from .mbgmm import mbgmm
 from .mbgmv import mbgmv
 from .segments import Segments, build_segments
 from .sgmv import DECODE_ROWS
+from .tiles import choose_rows, gpu_name
 
 PREFILL_TOKENS = 512
 """Tokens of a step from which tiles of 64 rows and the prefill kernels are taken."""
 
 
-def rows_for(tokens: int) -> int:
-    """Rows of a segment tile for a step of this many tokens; one choice for all of a step's groups and layers."""
-    return 64 if tokens >= PREFILL_TOKENS else DECODE_ROWS
+def rows_for(tokens: int, slots: int, rank_pad: int = 16, gpu: str = "") -> int:
+    """Rows of a segment tile for a step of this many tokens; one choice for all of a step's groups and layers.
+
+    Low tiles keep more weights in flight and read an adapter's weights again, from L2, for each tile; the GPU's table
+    says which height was fastest (16 without a table). rank_pad: GroupWeights.rank_pad. gpu: device name.
+    """
+    return 64 if tokens >= PREFILL_TOKENS else choose_rows(tokens, slots, rank_pad, gpu)
 
 
-def step_segments(token_adapter: torch.Tensor, slots: int) -> Segments:
-    """Segments of one step at the tile height that apply_lora uses; built once a step, shared by all groups and
-    layers."""
-    return build_segments(token_adapter, slots, rows_for(int(token_adapter.shape[0])))
+def step_segments(token_adapter: torch.Tensor, slots: int, rank_pad: int = 16) -> Segments:
+    """Segments of one step at the tile height that suits apply_lora; built once a step, shared by all groups and
+    layers. rank_pad: of the weights they will be used with."""
+    gpu = gpu_name(device_index(token_adapter)) if token_adapter.is_cuda else ""
+    return build_segments(token_adapter, slots, rows_for(int(token_adapter.shape[0]), slots, rank_pad, gpu))
 
 
 def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor,

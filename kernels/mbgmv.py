@@ -18,7 +18,7 @@ def mbgmv(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.T
 
     Two launches for all slices. Every adapter is read and multiplied at its own rank (1 to 256): no padding in memory
     traffic. Tiles with few tokens use vector products, others the tensor cores; an adapter's weights are read once for
-    each tile of `segments.rows` (1 or 16) tokens.
+    each tile of `segments.rows` (1, 2, 4 or 16) tokens.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
     column stride, added into in place; rows of base tokens are neither read nor written. h: float32 scratch

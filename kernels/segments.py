@@ -44,7 +44,8 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
     """Group tokens by adapter, on the mapping's own device, without a host synchronisation (CUDA-graph safe).
 
     token_adapter: int32 or int64 [tokens], an adapter slot or -1 for a base token. Values of `slots` and above are not
-    checked on a GPU. rows: rows of a tile, 1 (one tile for each token) or a power of two from 16 to 128.
+    checked on a GPU. rows: rows of a tile, 1 (one tile for each token), 2, 4, or a power of two from 16
+    to 128.
     """
     require(token_adapter.dim() == 1, f"token_adapter: {token_adapter.dim()} dimensions, 1 needed")
     require(token_adapter.dtype in (torch.int32, torch.int64),

@@ -73,6 +73,26 @@ def table(gpu: str) -> tuple[tuple[Shape, Tile], ...]:
     return tuple((Shape(**entry["shape"]), Tile(**entry["tile"])) for entry in json.loads(path.read_text())["entries"])
 
 
+@cache
+def rows_table(gpu: str) -> tuple[tuple[int, int, int, int], ...]:
+    """(tokens, slots, rank_pad, rows of a tile) entries for a GPU name, empty where none is committed."""
+    path = TABLES / (gpu.lower().replace(" ", "-") + ".json")
+    if not path.exists():
+        return ()
+    rows = json.loads(path.read_text()).get("rows", ())
+    return tuple((e["tokens"], e["slots"], e["rank_pad"], e["rows"]) for e in rows)
+
+
+def choose_rows(tokens: int, slots: int, rank_pad: int, gpu: str) -> int:
+    """Rows of a decode tile: the nearest measured choice, 16 where there is none."""
+    def distance(entry: tuple[int, int, int, int]) -> float:
+        bound = min(entry[0], entry[1]) / max(1, min(tokens, slots))
+        return abs(log2((entry[0] + 1) / (tokens + 1))) + abs(log2(bound)) + 0.5 * abs(log2(entry[2] / rank_pad))
+
+    measured = rows_table(gpu)
+    return min(measured, key=distance)[3] if measured else 16
+
+
 def entry(shape: Shape, tile: Tile) -> dict[str, Any]:
     """JSON form of one tuned choice; only fields that differ from the defaults are written."""
     plain = {f.name: f.default for f in fields(Tile)}

@@ -217,16 +217,28 @@ def main(argv: Iterable[str] | None = None) -> None:
         args.log.write_text("\n".join(json.dumps(item) for item in log) + "\n")
 
 
+def table_path(out: Path) -> Path:
+    """The table's file: `out` itself, or this GPU's file in that folder."""
+    return out if out.suffix == ".json" else out / (torch.cuda.get_device_name(0).lower().replace(" ", "-") + ".json")
+
+
+def render(table: dict[str, Any]) -> str:
+    """A table as JSON, one entry a line."""
+    head = json.dumps({k: v for k, v in table.items() if k not in ("entries", "rows")})
+    parts = {k: ",\n".join("  " + json.dumps(e) for e in table.get(k, [])) for k in ("entries", "rows")}
+    return head[:-1] + "".join(f', "{k}": [\n{body}\n]' for k, body in parts.items()) + "}\n"
+
+
 def write_table(out: Path, entries: list[dict[str, Any]], phases: Sequence[str]) -> None:
     """Write the GPU's table; entries of phases not tuned now are kept, and one key has one entry, the latest."""
-    name = torch.cuda.get_device_name(0)
-    path = out if out.suffix == ".json" else out / (name.lower().replace(" ", "-") + ".json")
-    old = json.loads(path.read_text())["entries"] if path.exists() else []
-    merged = {json.dumps(e["shape"]): e for e in [e for e in old if e["shape"]["phase"] not in phases] + entries}
-    body = ",\n".join("  " + json.dumps(e) for e in merged.values())
-    head = json.dumps({"gpu": name, "torch": torch.__version__,
-                       "command": "python -m simlora.kernels.tune --out kernels/tuned"})
-    path.write_text(head[:-1] + ', "entries": [\n' + body + "\n]}\n")
+    path = table_path(out)
+    old = json.loads(path.read_text()) if path.exists() else {"entries": [], "rows": []}
+    kept = [e for e in old["entries"] if e["shape"]["phase"] not in phases]
+    merged = {json.dumps(e["shape"]): e for e in kept + entries}
+    path.write_text(render({
+        "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "entries": list(merged.values()),
+        "command": "python -m simlora.kernels.tune --out kernels/tuned; python -m simlora.kernels.tune_rows "
+                   "--out kernels/tuned", "rows": old.get("rows", [])}))
 
 
 if __name__ == "__main__":

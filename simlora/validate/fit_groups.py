@@ -63,14 +63,14 @@ LORA_GROUPS = (METADATA, LOAD, DISK)
 
 MEMORY = Group(
     "kernels: memory rate",
-    0.15,
+    0.1,
     (
         ("operators", "weight_bytes_per_s", -1),
         ("operators", "activation_bytes_per_s", -1),
         ("attention", "kv_bytes_per_s", -1),
     ),
 )
-COMPUTE = Group("kernels: compute rate", 0.15, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
+COMPUTE = Group("kernels: compute rate", 0.1, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
 COLLECTIVES = Group("collectives", 0.5, (("collectives", "latency_s", 1), ("collectives", "link_fraction", -1)))
 
 

@@ -51,7 +51,7 @@ def paged(
 
 
 @pytest.mark.parametrize("page_bytes", [16 * 1024, 64 * 1024])
-@pytest.mark.parametrize(("kernel", "rows"), [(mbgmv, 16), (mbgmm, 32), (bgmv, 1)])
+@pytest.mark.parametrize(("kernel", "rows"), [(mbgmv, 16), (mbgmm, 32), (bgmv, 1), (mbgmv, 4)])
 def test_paged_equals_pointers(kernel, rows, page_bytes) -> None:
     groups, plain = paged([(512, (192,)), SMALL], (8, 16, 5), page_bytes)
     for group, like in zip(groups, plain, strict=True):
@@ -66,7 +66,7 @@ def test_paged_equals_pointers(kernel, rows, page_bytes) -> None:
 def test_paged_full_size() -> None:
     groups, _ = paged(list(LLAMA.values()), (8, 16, 32, 64), 64 * 1024)
     for group in groups:
-        for kernel, rows, tokens in ((mbgmv, 16, 1), (mbgmv, 16, 60), (mbgmm, 64, 520)):
+        for kernel, rows, tokens in ((mbgmv, 16, 1), (mbgmv, 16, 60), (mbgmv, 2, 9), (mbgmm, 64, 520)):
             check_adds_delta(kernel, group, with_base(popularity("uniform", tokens, 4)), rows)
 
 

@@ -36,7 +36,7 @@ from simlora.kernels import (
 )
 
 MIXED = (8, 16, 32, 64)
-KERNELS = ((mbgmv, 16), (mbgmm, 32), (mbgmm, 64))
+KERNELS = ((mbgmv, 16), (mbgmm, 32), (mbgmm, 64), (mbgmv, 2), (mbgmv, 4))
 
 
 @pytest.mark.parametrize("kind", POPULARITIES)
@@ -54,13 +54,13 @@ def test_token_counts_and_dtypes(kernel, rows, dtype, tokens) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(1, 3), (12, 0, 24), (100, 5), (256, 1)])
-@pytest.mark.parametrize(("kernel", "rows"), KERNELS[:2])
+@pytest.mark.parametrize(("kernel", "rows"), (*KERNELS[:2], KERNELS[4]))
 def test_ranks_that_are_no_power_of_two(kernel, rows, ranks) -> None:
     check_adds_delta(kernel, make_group(ranks, 96, (80,)), popularity("distinct", 5, len(ranks)), rows)
 
 
 @pytest.mark.parametrize(("width", "outs"), [(512, (512,)), (200, (136, 72)), (100, (52,)), (37, (3,))])
-@pytest.mark.parametrize(("kernel", "rows"), KERNELS[:2])
+@pytest.mark.parametrize(("kernel", "rows"), (*KERNELS[:2], KERNELS[3]))
 def test_widths(kernel, rows, width, outs) -> None:
     check_adds_delta(kernel, make_group((16, 8), width, outs), with_base(popularity("uniform", 20, 2)), rows)
 
@@ -126,7 +126,7 @@ def test_padded_baselines(tokens) -> None:
 def test_full_size(name, ranks) -> None:
     group = make_group(ranks, *LLAMA[name])
     for kind in POPULARITIES:
-        for kernel, rows, tokens in ((mbgmv, 16, 1), (mbgmv, 16, 100), (mbgmm, 64, 600), (bgmv, 1, 9)):
+        for kernel, rows, tokens in ((mbgmv, 16, 1), (mbgmv, 16, 100), (mbgmm, 64, 600), (bgmv, 1, 9), (mbgmv, 2, 40), (mbgmv, 4, 70)):
             check_adds_delta(kernel, group, with_base(popularity(kind, tokens, len(ranks))), rows)
 
 

@@ -20,11 +20,11 @@ from simlora.kernels import (
     tile_bound,
     to_device,
 )
-from simlora.kernels.tiles import TABLES, Shape, Tile, choose, table
+from simlora.kernels.tiles import TABLES, Shape, Tile, choose, choose_rows, rows_table, table
 
 
 @pytest.mark.parametrize("kind", POPULARITIES)
-@pytest.mark.parametrize("rows", [1, 16, 64])
+@pytest.mark.parametrize("rows", [1, 4, 16, 64])
 def test_tiles_cover_every_adapter_token_once(kind, rows) -> None:
     for tokens in (0, 1, 15, 64, 300):
         mapping = with_base(popularity(kind, tokens, 9))
@@ -134,6 +134,9 @@ def test_tuned_tables_are_well_formed_and_chosen_from() -> None:
         assert entries and all(isinstance(s, Shape) and isinstance(t, Tile) for s, t in entries)
         shape, tile = entries[0]
         assert choose(shape, body["gpu"]) == tile
+        for tokens, slots, rank_pad, rows in rows_table(body["gpu"]):
+            assert choose_rows(tokens, slots, rank_pad, body["gpu"]) == rows and rows in (1, 2, 4, 16)
+    assert choose_rows(32, 8, 16, "an unknown GPU") == 16
     assert choose(Shape("shrink", "decode", 4096, 1, 16, 4, 4), "an unknown GPU").block == 256
 
 
