@@ -14,6 +14,7 @@ HOT_PATH = [
     "simlora/engines/kv_blocks.py",
     "simlora/engines/prefix_cache.py",
     "simlora/engines/request.py",
+    "simlora/engines/speculative.py",
     "simlora/engines/vllm.py",
     "simlora/engines/waiting.py",
     "simlora/latency/step.py",

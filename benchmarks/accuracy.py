@@ -1,6 +1,7 @@
 """Accuracy of the simulator against recorded runs, as Markdown.
 
     python benchmarks/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
+    python benchmarks/accuracy.py --agullo FILE.csv [--json OUT.json] [--calibration NAME_OR_PATH]
 
 --truth: recorded runs (default: ../shared/truth). --calibrations: for each run without-RUN.json, a calibration that was
 fitted without that run; other runs use the shipped calibration, and the table says whether it has seen them.
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import accuracy_agullo
 
 from simlora.latency.store import choose_calibration, load_calibration
 from simlora.validate.compare import compare
@@ -60,7 +63,13 @@ def main() -> None:
     parser.add_argument("--truth", type=Path, default=ROOT.parent / "shared" / "truth")
     parser.add_argument("--calibrations", type=Path, help="folder with without-RUN.json")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "accuracy.md")
+    parser.add_argument("--agullo", type=Path, help="published runs of vLLM 0.8.5 on a 64 GB H100: that table instead")
+    parser.add_argument("--json", type=Path, help="with --agullo: write the scores there")
+    parser.add_argument("--calibration", help="with --agullo: another calibration than the nearest shipped one")
     args = parser.parse_args()
+    if args.agullo:
+        print(accuracy_agullo.run(args.agullo, args.json, args.calibration))
+        return
     runs = [read_recorded_run(folder) for folder in run_folders([args.truth])]
     compared = [compare_run(recorded, args.calibrations) for recorded in runs]
     text = report(compared)

@@ -2,23 +2,22 @@
 
 From its script (benchmarks/lora/benchmark_serving_by_time.py of the repository named in agullo_rows.py): each adapter
 is a Poisson process of its own that starts after one gap, all draw from one numpy generator of seed 0, nothing is sent
-after total_time, and what has not finished by then is cancelled and not counted. Drawing in order of time from the same
-generator gives the published counts to 1 % (0.48, 0.94, 1.92, 3.82 requests a second where 0.50, 0.975, 1.90 and 3.775
-were asked for). Prompts: ShareGPT, 4 to 1,024 tokens, prompt and output at most 2,048; the data set is not read, lengths
-are drawn from distributions of its shape and scaled to the row's means.
+after total_time, and what has not finished by then is cancelled and not counted. Drawing in order of time from the
+same generator gives the published counts to 1 % (0.48, 0.94, 1.92, 3.82 requests a second where 0.50, 0.975, 1.90 and
+3.775 were asked for). Prompts: ShareGPT, 4 to 1,024 tokens, prompt and output at most 2,048; the data set is not read,
+lengths are drawn from distributions of its shape and scaled to the row's means.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-
 from agullo_rows import AgulloRow
 from agullo_scrape import Scraper
+
 from simlora.cluster.router import Decision, Hold, Reject, Send
 from simlora.cluster.view import View
 from simlora.engines.request import Request

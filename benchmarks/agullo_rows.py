@@ -1,7 +1,7 @@
 """The published multi-LoRA runs of vLLM on a 64 GB H100: which rows can be simulated, and which were used in the fit.
 
-Source: FerranAgulloLopez/GPULLMAdapterOptimization, commit bae36e2d (2025-11-14), Apache-2.0, its result files flattened
-to one CSV row for each run.
+Source: FerranAgulloLopez/GPULLMAdapterOptimization, commit bae36e2d (2025-11-14), Apache-2.0, its result files, one CSV
+row for each run.
 """
 
 from __future__ import annotations

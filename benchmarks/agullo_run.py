@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from agullo_client import Client, requests_of
 from agullo_rows import AgulloRow
 from agullo_scrape import Stall, delivered, merged_tokens
+
 from simlora.errors import ConfigError
 from simlora.scenario import Scenario, scenario_from_dict
 from simlora.sim.build import Inputs, build_inputs, make_replicas, make_requests

@@ -2,9 +2,9 @@
 
 A process beside the client asks for /metrics 2 s after the last answer. The gauge vllm:lora_requests_info gets a new
 time series for every new pair of adapter sets (running, waiting), and none is ever dropped, so that the text grows over
-the hour to tens of megabytes. While the server writes it, in the event loop that also takes requests in and hands tokens
-out, requests wait and tokens pile up. Afterwards what one request is owed comes as one chunk, unless a step has more
-than 128 outputs: then they are handed out slice by slice, in between each step (VLLM_V1_OUTPUT_PROC_CHUNK_SIZE).
+the hour to tens of megabytes. While the server writes it, in the event loop that also takes requests in and hands
+tokens out, requests wait and tokens pile up. Afterwards what one request is owed comes as one chunk, unless a step has
+more than 128 outputs: then they are handed out slice by slice, in between each step (VLLM_V1_OUTPUT_PROC_CHUNK_SIZE).
 """
 
 from __future__ import annotations

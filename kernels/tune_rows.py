@@ -1,7 +1,7 @@
-"""Choose decode tile heights on this machine's GPU, after tune:  python -m simlora.kernels.tune_rows --out kernels/tuned
+"""Choose decode tile heights on this GPU, after tune:  python -m simlora.kernels.tune_rows --out kernels/tuned
 
-A whole step is timed at every height, for mappings of all-distinct and of identical adapters; a captured graph must serve
-both, so the height with the least sum of the two times, each relative to its own best, is kept.
+A whole step is timed at every height, for mappings of all-distinct and of identical adapters; a captured graph must
+serve both, so the height with the least sum of the two times, each relative to its own best, is kept.
 """
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ class VllmLimits:
     reserve_full_prompt: bool = True
     """scheduler_reserve_full_isl: admit only when the whole prompt fits into the free blocks."""
     pinned: frozenset[int] = frozenset()
+    skipped_first: bool = True
+    """Skipped requests have a queue of their own, which goes first; False: preempted ones go to the very front."""
 
 
 class VllmEngine:
@@ -57,7 +59,7 @@ class VllmEngine:
         self.limits = limits
         self.decodes = decodes or DecodeBatch(limits.block_size)
         self.kv = KvBlocks(limits.kv_blocks, limits.block_size, prefix_cache)
-        self.waiting = WaitingQueue()
+        self.waiting = WaitingQueue(limits.skipped_first)
         self.slots = AdapterSlots(limits.max_loras, limits.pinned, tiers, self.waiting)
         self.running: dict[int, Request] = {}
         """Requests that hold a seat, in the order of admission."""
@@ -79,6 +81,8 @@ class VllmEngine:
         self.rank_tokens = 0
         """Sum over the LoRA tokens of the last plan of their adapter's own rank."""
         self.preemptions = 0
+        self.loads_by_rank: dict[int, int] = {}
+        """Own rank of a loaded adapter -> loads."""
         self._planned_first: list[Request] = []
         self._in_flight_first: list[Request] = []
 
@@ -245,6 +249,7 @@ class VllmEngine:
         tier = self.slots.join(adapter, now_s)
         if tier != GPU:
             loads.append((adapter, request.rank, tier))
+            self.loads_by_rank[request.rank] = self.loads_by_rank.get(request.rank, 0) + 1
             self.loading.append(request)
             request.load_tier = TIER_CODE[tier]
 

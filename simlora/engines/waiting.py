@@ -25,10 +25,13 @@ class WaitingQueue:
     """FCFS order over per-adapter queues. Adapter 0 (base) is always active."""
 
     __slots__ = (
-        "_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "active_count", "size",
+        "_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "_skipped_first",
+        "active_count", "size",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, skipped_first: bool = True) -> None:
+        """skipped_first: False for engines with one queue, where a preempted request goes to the very front."""
+        self._skipped_first = skipped_first
         self._queues: dict[int, deque[Request]] = {}
         self._heads: list[tuple[Key, int]] = []
         self._active_heads: list[tuple[Key, int]] = []
@@ -115,11 +118,13 @@ class WaitingQueue:
         last: Key = ceil(key) - 1  # the last arrival before it
         if before:
             last = max(last, self._preempted[before - 1])
-        self._frontier = max(self._frontier, last)
+        if self._skipped_first:
+            self._frontier = max(self._frontier, last)
 
     def mark_skipped_through(self, request: Request) -> None:
         """This arrival and everything before it was passed over."""
-        self._frontier = max(self._frontier, request.key)
+        if self._skipped_first:
+            self._frontier = max(self._frontier, request.key)
 
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests in order (slow; for checks and the end of a run)."""

@@ -59,7 +59,7 @@ class LoraKernelParameters(Part):
     surplus_factor: float = Field(
         default=1.0,
         ge=1,
-        description="Cost of a block beyond its adapter's tokens over one of an unused slot: it reads two values, not one",
+        description="Cost of a block beyond its adapter's tokens over one of an unused slot: two reads, not one",
     )
     row_bytes_per_s: float | None = Field(
         default=None, gt=0, description="Rate at which rows are read and results added; null: within the blocks' times"
@@ -80,11 +80,14 @@ class HostParameters(Part):
     registered_s: float = Field(
         default=0.0,
         ge=0,
-        description="Per adapter of the step and adapter in the host cache: the cache's list is copied for each of them",
+        description="Per adapter of the step and adapter in the host cache, whose list is copied for each",
     )
     change_s: float = Field(ge=0, description="Extra preparation of a changed batch: request states, sampling inputs")
     metadata_s: float = Field(ge=0)
     metadata_token_s: float = Field(default=0.0, ge=0, description="Per token of a changed batch")
+    metadata_slot_s: float = Field(
+        default=0.0, ge=0, description="Per token of a changed batch and slot: the token's slot is looked up in a list"
+    )
     launch_s: float = Field(ge=0, description="Launching what lies outside the layers, or one full CUDA graph")
     piecewise_layer_s: float = Field(ge=0, description="Per layer: one graph piece and attention")
     eager_layer_s: float = Field(ge=0, description="Per layer: every kernel by itself")

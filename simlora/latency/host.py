@@ -29,6 +29,7 @@ class Host:
     """Steps of decodes alone replay one graph; else graph pieces, with attention between them."""
     registered: int = 0
     """Adapters in the host cache, taken to be full."""
+    slots: int = 0
 
     def cost(self, regime: Regime, tokens: int, requests: int, adapters: int, changed: bool) -> HostCost:
         """A LoRA engine with a changed mapping of tokens to adapters rebuilds it and waits for the GPU."""
@@ -39,7 +40,8 @@ class Host:
         launch = self.launch_s(regime, adapters)
         if not (self.enable_lora and changed):
             return HostCost(prepare + launch, 0.0, launch)
-        return HostCost(prepare, p.metadata_s + p.metadata_token_s * tokens + launch, launch)
+        per_token = p.metadata_token_s + p.metadata_slot_s * self.slots
+        return HostCost(prepare, p.metadata_s + per_token * tokens + launch, launch)
 
     def launch_s(self, regime: Regime, adapters: int) -> float:
         """Seconds of launching: what lies outside the layers, and the layers as the regime launches them."""

@@ -60,6 +60,7 @@ class StepLatency:
             engine.enable_lora,
             rules.full_decode_graphs,
             engine.max_cpu_loras,
+            engine.max_loras,
         )
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         pcie_only = gpu.host_link.startswith("pcie") and link <= gpu.host_link_bytes_per_s

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
-
-import numpy as np
 
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.decode_batch import DecodeBatch
@@ -104,6 +101,7 @@ def make_engine(inputs: Inputs) -> VllmEngine:
         async_scheduling=engine.async_scheduling,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
+        skipped_first=RULES[engine.version].skipped_first,
         pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
     )
     tiers = _tiers(inputs) if lora else None
@@ -158,14 +156,11 @@ def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]
     ]
 
 
-def load_bytes(inputs: Inputs, requests: Sequence[Request], replica: int) -> int:
-    """Host-to-device bytes of a replica's loads, all of its workers together."""
+def load_bytes(inputs: Inputs, replica: Replica) -> int:
+    """Host-to-device bytes of a replica's loads (what tensor-parallel workers copy twice counted once)."""
     scenario = inputs.scenario
-    sizes = {
-        int(rank): adapter_bytes(scenario.model_spec, int(rank), scenario.adapter_modules)
-        for rank in np.unique(inputs.adapters.rank[1:])
-    }
-    return sum(sizes[r.rank] for r in requests if r.load_tier and r.replica == replica)
+    loads = replica.engine.loads_by_rank.items()
+    return sum(n * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules) for rank, n in loads)
 
 
 def calibration_record(inputs: Inputs) -> dict[str, Any]:

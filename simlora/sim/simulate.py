@@ -73,7 +73,7 @@ def _simulate(
         checker.check_end(requests, drained=cut_s is None)
     pinned = scenario.adapters.pinned if scenario.engine.enable_lora else ()
     gpus, start_s = scenario.gpus_per_replica, inputs.latency.engine_start_s
-    logs = [replica_log(r, gpus, load_bytes(inputs, requests, r.index), start_s) for r in replicas]
+    logs = [replica_log(r, gpus, load_bytes(inputs, r), start_s) for r in replicas]
     return SimulationLog(
         scenario=scenario,
         requests=request_log(requests, simulation.end_s if cut_s is not None else float("inf")),

@@ -42,7 +42,7 @@ HOST_WIDTH = 0.15
 """Prior of a machine's factor on host times: machines of one kind differ by that much."""
 STEP = 0.1
 """Relative step of the numeric derivatives: simulated metrics are not smooth below a per cent."""
-ITERATIONS = 4
+ITERATIONS = 8
 LEAST_SENSITIVITY = 0.5
 """A group whose factor e moves all residuals together by less is not shown by the runs, and stays as it was."""
 
@@ -187,7 +187,7 @@ def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tupl
         return latest["jacobian"]
 
     solution = least_squares(
-        residuals, np.ones(len(widths)), jac=derivatives, loss="soft_l1", max_nfev=ITERATIONS, x_scale=1.0, ftol=1e-2
+        residuals, np.ones(len(widths)), jac=derivatives, loss="soft_l1", max_nfev=ITERATIONS, x_scale=1.0, ftol=1e-3
     )
     return solution.x - 1.0, latest["jacobian"][:count]
 

@@ -50,7 +50,7 @@ EAGER = Group(
 METADATA = Group(
     "host: LoRA metadata of a changed batch",
     0.5,
-    _times("host", "metadata_s", "metadata_token_s", "registered_s"),
+    _times("host", "metadata_s", "metadata_token_s", "metadata_slot_s", "registered_s"),
 )
 LOAD = Group("loads: host memory to slot", 0.5, _times("copies", "module_s", "mismatch_module_s"))
 DISK = Group(

@@ -7,7 +7,7 @@ import importlib.util
 import os
 
 missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
-collect_ignore_glob = ["test_*.py"] if missing else []
+collect_ignore = ["test_lora_kernels.py", "test_layouts.py", "test_segments_and_shards.py"] if missing else []
 
 if not missing:
     import torch

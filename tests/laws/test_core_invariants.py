@@ -381,7 +381,6 @@ def test_a_remote_adapter_is_fetched_once(case: Case) -> None:
     assert counts[3] == len(served)
 
 
-@pytest.mark.xfail(strict=True, reason="bytes are booked once per request, but a preempted request can load twice")
 def test_every_load_is_booked_in_bytes() -> None:
     """Two slots, six adapters, little memory: some requests come back to an adapter that had to leave meanwhile."""
     scenario = scenario_from_dict(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,7 +26,6 @@ def test_the_modules_exist() -> None:
     assert [path for path in hot_path() if not (ROOT / path).is_file()] == []
 
 
-@pytest.mark.xfail(strict=True, reason="SpeculativeBatch is interpreted, but its base DecodeBatch is compiled")
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     """Python refuses that when the class is used: TypeError, interpreted classes cannot inherit from compiled."""
     compiled = {name for path in hot_path() for name in classes(ROOT / path)}

@@ -335,6 +335,5 @@ def test_a_preempted_request_queues_behind_the_skipped_ones() -> None:
     assert queue_after_a_preemption("0.20") == [2, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="0.8.5 has one waiting queue: a preempted request goes to its very front")
 def test_in_0_8_5_it_goes_in_front_of_them() -> None:
     assert queue_after_a_preemption("0.8.5") == [1, 2]
