@@ -45,12 +45,13 @@ def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | Non
     facts = _main_machine(machines, rows)
     spec, note = measured_gpu(facts, rows)
     models = {name: model_named(name) for name in dict.fromkeys(["llama-3.1-8b", *_models(rows)])}
+    base = base_calibration(spec, options.base, options.engine_version)
     fit = fit_campaign(
         rows,
         models,
-        base_calibration(spec, options.base, options.engine_version),
+        base,
         identity(spec),
-        _provenance(facts, machines),
+        _provenance(facts, machines, base),
         options.name or "-".join(str(facts["gpu"]).lower().split()),
         keep_load_costs=options.keep_load_costs,
     )
@@ -75,8 +76,8 @@ def _main_machine(machines: Sequence[Row], rows: Sequence[Row]) -> Row:
     return max(machines, key=lambda machine: counts[machine["id"]])
 
 
-def _provenance(main: Row, machines: Sequence[Row]) -> Provenance:
-    """The main machine's; all are named in source_runs."""
+def _provenance(main: Row, machines: Sequence[Row], base: Calibration) -> Provenance:
+    """The main machine's; all are named in source_runs. Host terms, and so host factors, are the base's."""
     return Provenance(
         host_cpu=f"{main['host_cpu']}, {main['host_cores']} cores",
         driver=main["driver"],
@@ -84,6 +85,7 @@ def _provenance(main: Row, machines: Sequence[Row]) -> Provenance:
         date=str(main["date"])[:10],
         command=main["command"],
         source_runs=tuple(machine["id"] for machine in machines),
+        host_factors=base.provenance.host_factors,
     )
 
 

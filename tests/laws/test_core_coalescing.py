@@ -93,6 +93,13 @@ def test_waiting_for_a_slot_while_memory_blocks_the_queue() -> None:
     agree_in_sums(*both(case, ALONE))
 
 
+@pytest.mark.xfail(strict=True, reason="a plan that has neither seats nor budget left blames the budget")
+def test_waiting_for_the_only_seat() -> None:
+    """One decode takes all of the budget and the seat: the seat is what the arrival waits for, plan or no plan."""
+    limits = replace(LIMITS, max_num_seqs=1, max_num_batched_tokens=1, kv_blocks=6, async_scheduling=False)
+    agree_in_sums(*both(Case(limits, ((0, 0, 1, 5), (40_000, 0, 1, 1)), RoundLatency(host=9000), 0), ALONE))
+
+
 def test_the_run_ends_with_its_last_token() -> None:
     """The arrival cuts a long run short; the wake-up at that run's end is void."""
     limits = replace(LIMITS, max_num_seqs=2, max_num_batched_tokens=2, kv_blocks=4, async_scheduling=False)
