@@ -34,7 +34,7 @@ the order of arrival delays stops to grow at 24,000 to 26,000 waiting requests."
 SHORTEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 PROMPT_SIGMA, OUTPUT_SHAPE = 1.5, 1.2
 """Prompts: lognormal, many of a line and some of a page. Outputs: gamma, nearly exponential."""
-MOST_SERVED_RPS = 50.0
+MOST_SERVED_RPS = 40.0
 """Once all connections are taken, arrivals beyond this rate (more than any run served) can only fail."""
 
 

@@ -71,6 +71,10 @@ class VllmEngine:
         self.version = 0
         self._planned_version = -1
         self.blocked = TOKENS
+        self._stands = False
+        """Something at the head of the queue, not a slot, kept the last plan from looking at what comes behind."""
+        self._walked = False
+        """The last plan looked at waiting requests."""
         self.arrival_reason = TOKENS
         """Why the last arrival waits: TOKENS when the next plan may admit it."""
         self.preempted: list[Request] = []
@@ -89,7 +93,7 @@ class VllmEngine:
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_s: float) -> bool:
-        queue_stands = self.waiting.size > 0 and self.blocked in (KV, SEQS)
+        queue_stands = self._stands and self.waiting.size > 0
         full = len(self.running) - self.leaving_seats() >= self.limits.max_num_seqs
         conflict = self.slots.full and not self.slots.serves(request.adapter)
         self.waiting.push(request)
@@ -97,7 +101,7 @@ class VllmEngine:
             self._late.append(request)  # the next plan passes it over
         if conflict:
             self.arrival_reason = SLOTS
-        elif queue_stands:
+        elif queue_stands and self.blocked != TOKENS:
             self.arrival_reason = self.blocked
         else:
             self.arrival_reason = SEQS if full else TOKENS
@@ -154,8 +158,9 @@ class VllmEngine:
             preempted = not self._continue_partial(budget, chunks, step, now_s)
             budget -= chunks[0][1] if chunks else 0
         loads: tuple[Load, ...] = ()
+        self._walked = False
         if preempted:
-            self.blocked = KV
+            self.blocked, self._stands = KV, True
         elif self.waiting.size:
             loads = self._admit(budget, chunks, now_s)
         if not chunks:
@@ -183,7 +188,7 @@ class VllmEngine:
 
     def _skipped(self) -> int:
         """With every slot taken, the scheduler walks past all waiting requests of other adapters."""
-        return self.waiting.size - self.waiting.active_count if self.slots.full else 0
+        return self.waiting.size - self.waiting.active_count if self._walked and self.slots.full else 0
 
     def _continue_partial(self, budget: int, chunks: list[tuple[Request, int]], step: int, now_s: float) -> bool:
         request = self.partial
@@ -207,11 +212,11 @@ class VllmEngine:
         head: Request | None = None
         looked = False
         while waiting.size:
-            if budget <= 0:
-                self.blocked = TOKENS
-                break
             if len(self.running) >= limits.max_num_seqs:
                 self.blocked = SEQS
+                break
+            if budget <= 0:
+                self.blocked = TOKENS
                 break
             head, looked = waiting.head(self.slots.full), True
             if head is None:
@@ -234,8 +239,12 @@ class VllmEngine:
             self._start(head, loads, now_s)
             chunks.append((head, chunk))
             budget -= chunk
-        if looked and waiting.size and self.slots.full:
+        if not waiting.size:
+            self.blocked = TOKENS
+        elif looked and self.slots.full:
             waiting.mark_skipped_before(head)
+        self._stands = waiting.size > 0 and self.blocked != SLOTS
+        self._walked = looked
         return tuple(loads)
 
     def _start(self, request: Request, loads: list[Load], now_s: float) -> None:

@@ -33,6 +33,7 @@ class Replica:
         """RUN_COLUMNS of one run after the other."""
         self.num_runs = 0
         self._preemptions = 0
+        self._preempted: list[Request] = []
         self.extrapolated_s: dict[str, float] = {}
         """Latency term -> simulated seconds priced outside its measured range."""
         self.finished = 0
@@ -139,8 +140,7 @@ class Replica:
         self._start_s = now_s
         self._first_s = first_s = epoch.first_s if start == 0 else epoch.boundary(start + 1)
         self._end_s = first_s if to == start + 1 else epoch.boundary(to)
-        for request in engine.preempted:  # the token of the step in flight still comes out
-            request.preempted_at_s = first_s if self.asynchronous else now_s
+        self._preempted = engine.preempted
         self._running = engine.inside()
         self._waiting = engine.waiting_by_reason() if engine.waiting.size else NOBODY
 
@@ -166,6 +166,8 @@ class Replica:
             self._in_flight, self._first_weight = self.asynchronous, plan.decode_count
         if first or finished:
             self._deliver(first, finished, self._first_s if self.asynchronous else now_s)
+        for request in self._preempted:  # the token of the step in flight still came out
+            request.preempted_at_s = self._first_s if self.asynchronous else self._start_s
 
     def _record(self, end_s: float) -> None:
         """Append the run's row, in the order of RUN_COLUMNS."""

@@ -39,11 +39,6 @@ LIMITS = VllmLimits(
     async_scheduling=True,
 )
 
-END = "a wake-up that was cancelled still moves the clock, and the end of the run with it"
-CUT = "a cut within a coalesced run plans anew at a boundary in the past, with what arrived since"
-REASONS = "late arrivals are booked under the last reason of the queue, not under their own"
-EARLY = "blocks of later steps are taken before those of leavers come back, so that cached granules are dropped"
-
 
 def both(case: Case, cluster: Cluster, cut_s: float | None = None, **kw: Any) -> list[Simulation]:
     return [cluster.play(case, coalesce, cut_s, **kw) for coalesce in (True, False)]
@@ -93,7 +88,6 @@ def test_waiting_for_a_slot_while_memory_blocks_the_queue() -> None:
     agree_in_sums(*both(case, ALONE))
 
 
-@pytest.mark.xfail(strict=True, reason="a plan that has neither seats nor budget left blames the budget")
 def test_waiting_for_the_only_seat() -> None:
     """One decode takes all of the budget and the seat: the seat is what the arrival waits for, plan or no plan."""
     limits = replace(LIMITS, max_num_seqs=1, max_num_batched_tokens=1, kv_blocks=6, async_scheduling=False)

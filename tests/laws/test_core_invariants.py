@@ -38,12 +38,6 @@ ALL: tuple[Any, ...] = (*ROUND, FakeLatency())
 SILENT = tuple(replace(latency, front_out=0) for latency in ROUND)
 """Tokens reach the client as they leave the engine."""
 
-LOOKAHEAD = "a request is let in although its draft tokens never fit into the memory, and it is preempted for ever"
-WEIGHT = "without asynchronous scheduling the first gap of a run has the weight of the run before"
-INTERRUPTED = "with asynchronous scheduling the gap over a preemption begins a step too early"
-HOST = "the rows book every repetition of a step at the host time of the first, metadata and read-back included"
-PASSED_OVER = "with LoRA off every pass marks the whole queue as skipped, so preempted requests go behind arrivals"
-
 
 def checked(case: Case, cluster: Cluster, coalesce: bool, cut_s: float | None = None, **kw: Any) -> Simulation:
     """A run whose state is recounted at every plan."""
@@ -185,7 +179,6 @@ def test_the_gap_over_a_preemption_begins_with_the_last_token() -> None:
     assert requests[1].interrupted == (max(b - a for a, b in pairwise(times)),)
 
 
-@pytest.mark.xfail(strict=True, reason="the second preemption overwrites when the first one began")
 def test_a_request_preempted_twice_in_a_row_has_both_gaps() -> None:
     """It is preempted again by the plan after its recomputed prompt, before that prompt's token came out."""
     limits = VllmLimits(8, 90, 100, 1, 0, 16, True, False, False)

@@ -19,15 +19,14 @@ FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))
 """Multiplies the number of examples of the property tests, for a longer search."""
 
 
-def examples(count: int, shrink: bool = True) -> settings:
+def examples(count: int) -> settings:
     """Reproducible, bounded and without a deadline. A factor above 1 also looks at other examples."""
-    phases = (Phase.explicit, Phase.generate, Phase.shrink) if shrink else (Phase.explicit, Phase.generate)
     return settings(
         max_examples=max(1, int(count * FACTOR)),
         deadline=None,
         derandomize=FACTOR <= 1,
         database=None,
-        phases=phases,
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
     )
 
 
@@ -77,11 +76,11 @@ class Case:
     def tiers(self):  # type: ignore[no-untyped-def]
         return make_tiers(self.limits, self.host, self.remote) if self.limits.max_loras else None
 
-    def naive(self, two_queues: bool = True) -> tuple[NaiveReplica, list[Job]]:
+    def naive(self) -> tuple[NaiveReplica, list[Job]]:
         """The same requests through the naive engine."""
         limits = self.limits
         tiers = NaiveTiers(limits.max_loras, self.host, limits.pinned, self.remote) if limits.max_loras else None
-        replica = NaiveReplica(limits, self.latency, tiers, two_queues)
+        replica = NaiveReplica(limits, self.latency, tiers)
         return replica, replica.run(self.requests())
 
     def with_limits(self, **changes: object) -> Case:
@@ -124,6 +123,7 @@ def cases(
         async_scheduling=draw(st.booleans()),
         enable_chunked_prefill=chunked,
         reserve_full_prompt=draw(st.booleans()),
+        skipped_first=draw(st.booleans()),
         pinned=frozenset(range(1, fixed + 1)),
     )
     latency = draw(st.sampled_from(latencies))

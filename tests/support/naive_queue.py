@@ -10,7 +10,9 @@ from simlora.engines.request import Request
 class NaiveQueue:
     """The slow twin of WaitingQueue."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped_first: bool = True) -> None:
+        """skipped_first: False for one queue only, to whose front skipped requests go back."""
+        self.skipped_first = skipped_first
         self.skipped: deque[Request] = deque()
         self.waiting: deque[Request] = deque()
 
@@ -29,5 +31,5 @@ class NaiveQueue:
             if len(admitted) == admit:
                 break
             admitted.append(queue.popleft().index)
-        self.skipped.extendleft(reversed(passed))
+        (self.skipped if self.skipped_first else self.waiting).extendleft(reversed(passed))
         return admitted

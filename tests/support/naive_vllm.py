@@ -59,15 +59,15 @@ class Scheduled:
     chunks: list[tuple[Job, int, int, bool]] = field(default_factory=list)
     prefills: list[tuple[Job, int, int]] = field(default_factory=list)
     loads: list[tuple[int, int, str]] = field(default_factory=list)
+    skipped: int = 0
+    """Waiting requests passed over for want of a slot."""
 
 
 class NaiveVllm:
     """The scheduler. Pinned adapters keep a slot each whether they are in the step or not."""
 
-    def __init__(self, limits: VllmLimits, tiers: NaiveTiers | None, two_queues: bool = True) -> None:
-        """two_queues: skipped requests wait in a queue of their own (since March 2026); before, they went back to the
-        front of the waiting queue, where preempted ones then overtook them."""
-        self.limits, self.tiers, self.two_queues = limits, tiers, two_queues
+    def __init__(self, limits: VllmLimits, tiers: NaiveTiers | None) -> None:
+        self.limits, self.tiers = limits, tiers
         self.running: list[Job] = []
         self.waiting: deque[Job] = deque()
         self.skipped: deque[Job] = deque()
@@ -158,10 +158,8 @@ class NaiveVllm:
                 adapters.add(job.adapter)
             self._take(job, new, out)
             budget -= new
-        if self.two_queues:
-            self.skipped.extendleft(reversed(skipped))
-        else:
-            self.waiting.extendleft(reversed(skipped))
+        out.skipped = len(skipped)
+        (self.skipped if limits.skipped_first else self.waiting).extendleft(reversed(skipped))
 
     def _has_slot(self, adapter: int, adapters: set[int]) -> bool:
         pinned = self.limits.pinned
@@ -222,8 +220,8 @@ class NaiveVllm:
 class NaiveReplica:
     """Plays requests through one engine, step by step."""
 
-    def __init__(self, limits: VllmLimits, latency, tiers: NaiveTiers | None, two_queues: bool = True) -> None:  # type: ignore[no-untyped-def]
-        self.engine = NaiveVllm(limits, tiers, two_queues)
+    def __init__(self, limits: VllmLimits, latency, tiers: NaiveTiers | None) -> None:  # type: ignore[no-untyped-def]
+        self.engine = NaiveVllm(limits, tiers)
         self.limits, self.latency = limits, latency
         self.plans: list[tuple[float, StepPlan]] = []
         self._batch: list[Job] | None = None
@@ -316,6 +314,7 @@ class NaiveReplica:
             tuple(Prefill(job.index, start, new) for job, start, new in step.prefills),
             len(decodes), sum(computed for _, computed in decodes), tokens, len(batch),
             len(adapters), lora_tokens, self.limits.max_lora_rank if adapters else 0, changed, tuple(step.loads), 1,
+            1.0, step.skipped,
         )  # fmt: skip
         self.plans.append((now_s, plan))
         return self.latency.price(plan)

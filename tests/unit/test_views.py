@@ -68,9 +68,6 @@ def test_views_are_the_same_coalesced(case: Case, replicas: int, scrape_s: float
     assert seen[0] == seen[1]
 
 
-SHARED = "view_at gives back the blocks of a leaving request that others still share"
-
-
 @examples(400)
 @given(
     cases(spare_kv=(20, 60), seats=(3, 8), adapters=(0, 0), gaps=(0, 3000, 40_000), max_prompt=12),

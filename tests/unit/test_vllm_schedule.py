@@ -118,6 +118,25 @@ def test_a_request_without_a_slot_is_skipped_and_others_pass() -> None:
     assert [c[0] for c in chunks(s.step())] == [1, 4]
 
 
+def test_a_plan_counts_the_requests_that_it_walks_past() -> None:
+    s = Stepper(limits(max_loras=1))
+    s.add((1, 5, 5), (2, 5, 1), (1, 5, 5), (2, 5, 1), (3, 5, 1))
+    plans = [s.step() for _ in range(2)]
+    assert [plan.skipped for plan in plans if plan is not None] == [3, 3]
+
+
+@pytest.mark.parametrize("changes", [{"max_num_seqs": 1}, {"max_num_seqs": 2, "max_num_batched_tokens": 5}])
+def test_a_plan_that_does_not_look_at_the_queue_walks_past_nobody(changes: dict[str, int]) -> None:
+    """The pass ends before its first look: at the only seat, or at a prompt that takes the whole budget."""
+    s = Stepper(limits(max_loras=1, **changes))
+    s.add((1, 10, 5))
+    s.step()
+    s.add((2, 5, 1), (3, 5, 1))
+    plan = s.step()
+    assert plan is not None and plan.num_tokens in (1, 5)
+    assert plan.skipped == 0
+
+
 def test_nothing_ages_a_skipped_request_starves_while_the_slot_is_busy() -> None:
     s = Stepper(limits(max_loras=1))
     s.add((1, 5, 3), (2, 5, 1))

@@ -1,4 +1,4 @@
-"""WaitingQueue against the two queues that it stands for."""
+"""WaitingQueue against the queues that it stands for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from simlora.engines.request import Request
 from simlora.engines.waiting import WaitingQueue
 
 ADAPTERS = 4
-
-FRONTIER = "skipping a preempted request does not move the frontier past it, so a later preemption overtakes it"
 
 
 def request(index: int, adapter: int) -> Request:
@@ -52,8 +50,8 @@ operation = st.one_of(
 preemption = st.tuples(st.just("preempt"), st.integers(0, ADAPTERS))
 
 
-def play(operations: list[tuple[str, int]]) -> None:
-    queue, naive, active = WaitingQueue(), NaiveQueue(), {0}
+def play(operations: list[tuple[str, int]], skipped_first: bool) -> None:
+    queue, naive, active = WaitingQueue(skipped_first), NaiveQueue(skipped_first), {0}
     for index, (what, number) in enumerate(operations):
         if what == "arrive":
             queue.push(request(index, number))
@@ -77,15 +75,15 @@ def play(operations: list[tuple[str, int]]) -> None:
 
 
 @examples(300)
-@given(st.lists(operation, max_size=40))
-def test_arrivals_keep_the_order_of_the_two_queues(operations: list[tuple[str, int]]) -> None:
-    play(operations)
+@given(st.lists(operation, max_size=40), st.booleans())
+def test_arrivals_keep_the_order_of_the_queues(operations: list[tuple[str, int]], skipped_first: bool) -> None:
+    play(operations, skipped_first)
 
 
 @examples(300)
-@given(st.lists(st.one_of(operation, preemption), max_size=40))
-def test_preemptions_keep_the_order_of_the_two_queues(operations: list[tuple[str, int]]) -> None:
-    play(operations)
+@given(st.lists(st.one_of(operation, preemption), max_size=40), st.booleans())
+def test_preemptions_keep_the_order_of_the_queues(operations: list[tuple[str, int]], skipped_first: bool) -> None:
+    play(operations, skipped_first)
 
 
 def test_a_preempted_request_goes_in_front_of_arrivals_but_behind_skipped_ones() -> None:
