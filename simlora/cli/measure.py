@@ -85,8 +85,15 @@ def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="A coarse grid, about 3 minutes")] = False,
     only: Annotated[str | None, typer.Option(help="Parts, separated by commas: launch,operators,lora,...")] = None,
     name: Annotated[str | None, typer.Option(help="Id of the calibration; default: the GPU's name")] = None,
+    from_runs: Annotated[
+        list[Path] | None, typer.Option(help="Recorded run to fit to instead; no GPU; repeat it")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="With --from-runs: calibration to start from")] = None,
 ) -> None:
-    """Measure this machine's GPU and fit a calibration."""
+    """Measure this machine's GPU and fit a calibration, or fit one to recorded runs (--out is a file then)."""
+    if from_runs:
+        _fit_to_runs(from_runs, base, out_dir)
+        return
     from simlora.calibrate.campaign import run_calibration
     from simlora.calibrate.plan import PARTS
     from simlora.calibrate.result import Options
@@ -99,4 +106,13 @@ def calibrate(
     parts = tuple(only.split(",")) if only else PARTS
     result = run_calibration(out_dir, budget_s, quick, err.print, parts, Options(name))
     for line in result.lines:
+        out.print(line)
+
+
+def _fit_to_runs(runs: list[Path], base: str | None, out_file: Path) -> None:
+    from simlora.validate.fit import fit_from_runs
+
+    if out_file.suffix != ".json":
+        raise ConfigError(ARGUMENTS, "--out", str(out_file), "a .json file to write, with --from-runs")
+    for line in fit_from_runs(runs, base, out_file, err.print).lines:
         out.print(line)

@@ -125,6 +125,14 @@ def test_diff_names_what_changed(small: Path, tmp_path: Path) -> None:
     assert "engine.max_loras" in result.stdout
 
 
+def test_calibrate_from_a_recorded_run(tmp_path: Path) -> None:
+    run = ROOT / "tests" / "recorded" / "vllm-0.20.2-h200" / "base8b-micro"
+    result = simlora("calibrate", "--from-runs", run, "--out", tmp_path / "own.json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "own.json").read_text())["schema"] == "simlora-calibration/1"
+    assert "RMS" in result.stdout
+
+
 def test_schema_is_json() -> None:
     assert json.loads(simlora("schema").stdout)["type"] == "object"
 
@@ -142,6 +150,7 @@ BAD = [
     (("trace", "scenarios/traces/sample.csv", "--unit", "h"), "--unit"),
     (("diff", "scenarios", "scenarios"), "summary.json"),
     (("validate", "scenarios"), "scenarios"),
+    (("calibrate", "--from-runs", "tests/recorded/vllm-0.20.2-h200/base8b-micro", "--out", "folder"), "--out"),
 ]  # fmt: skip
 
 
