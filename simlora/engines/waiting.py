@@ -20,6 +20,9 @@ from math import ceil, floor
 
 from simlora.engines.request import Key, Request
 
+_SLACK = 256
+"""Outdated heap entries that are kept before the heaps are cleaned."""
+
 
 class WaitingQueue:
     """FCFS order over per-adapter queues. Adapter 0 (base) is always active."""
@@ -139,3 +142,11 @@ class WaitingQueue:
         heappush(self._heads, (request.key, request.adapter))
         if request.adapter in self._active:
             heappush(self._active_heads, (request.key, request.adapter))
+        if len(self._heads) + len(self._active_heads) > 4 * len(self._queues) + _SLACK:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop entries that are no heads any more: a heap that nobody asks is never cleaned otherwise."""
+        heads = [(queue[0].key, adapter) for adapter, queue in self._queues.items() if queue]
+        self._heads = sorted(heads)
+        self._active_heads = [entry for entry in self._heads if entry[1] in self._active]

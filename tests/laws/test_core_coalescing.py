@@ -54,13 +54,13 @@ def agree_in_sums(one: Simulation, other: Simulation, but: tuple[str, ...] = ())
         assert same_sums(*sums) == []
 
 
-@examples(250)
+@examples(160)
 @given(cases(latencies=ALL), clusters)
 def test_requests_and_counters(case: Case, cluster: Cluster) -> None:
     agree(*both(case, cluster))
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=ALL, spare_kv=(100, 200), max_output=60, requests=8), clusters)
 def test_long_runs(case: Case, cluster: Cluster) -> None:
     agree(*both(case, cluster))
@@ -69,13 +69,13 @@ def test_long_runs(case: Case, cluster: Cluster) -> None:
 BY_REASON = ("waiting_slots_s", "waiting_kv_s", "waiting_seqs_s", "waiting_tokens_s")
 
 
-@examples(200)
+@examples(130)
 @given(cases(latencies=ALL), clusters)
 def test_sums_over_rows(case: Case, cluster: Cluster) -> None:
     agree_in_sums(*both(case, cluster), but=BY_REASON)
 
 
-@examples(200)
+@examples(130)
 @given(cases(latencies=ALL), clusters)
 def test_waiting_time_by_reason(case: Case, cluster: Cluster) -> None:
     agree_in_sums(*both(case, cluster))
@@ -103,7 +103,7 @@ def test_the_run_ends_with_its_last_token() -> None:
     assert one.end_s == other.end_s
 
 
-@examples(200)
+@examples(130)
 @given(cases(latencies=ALL, spare_kv=(20, 100), max_output=60), clusters, st.data())
 def test_cut_runs(case: Case, cluster: Cluster, data: st.DataObject) -> None:
     cut_s = data.draw(cuts(case))
@@ -143,7 +143,7 @@ def test_a_cut_leaves_no_row_behind_it() -> None:
     agree_in_sums(one, other)
 
 
-@examples(150)
+@examples(100)
 @given(
     cases(latencies=ALL),
     clusters,

@@ -47,7 +47,7 @@ def checked(case: Case, cluster: Cluster, coalesce: bool, cut_s: float | None = 
     return simulation
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=ALL), clusters, st.booleans())
 def test_invariants(case: Case, cluster: Cluster, coalesce: bool) -> None:
     simulation = checked(case, cluster, coalesce)
@@ -112,7 +112,7 @@ def done(requests: Sequence[Request]) -> list[Request]:
     return [r for r in requests if not r.rejected]
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=ALL), clusters)
 def test_every_token_is_computed_once_and_again_after_a_preemption(case: Case, cluster: Cluster) -> None:
     simulation = cluster.play(case, True)
@@ -160,7 +160,7 @@ def test_gaps_add_up_to_the_time_from_first_to_last_token(case: Case) -> None:
     assert rows == pytest.approx(spans, rel=1e-9, abs=1e-9)
 
 
-@examples(300)
+@examples(200)
 @given(cases(latencies=SILENT))
 def test_gaps_over_preemptions_add_up_too(case: Case) -> None:
     rows, spans = gap_seconds(case)
@@ -190,7 +190,7 @@ def test_a_request_preempted_twice_in_a_row_has_both_gaps() -> None:
     assert between == pytest.approx(spans, rel=1e-9)
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=SILENT), st.booleans())
 def test_littles_law_over_rows(case: Case, coalesce: bool) -> None:
     """Time in the queue and in a seat, added over rows, is what the requests spent in the engine."""
@@ -359,7 +359,7 @@ def test_lora_that_nobody_uses_changes_nothing(case: Case, slots: int) -> None:
     assert order_and_times(case, slots) == order_and_times(case, 0)
 
 
-@examples(300)
+@examples(200)
 @given(cases(latencies=ROUND, adapters=(0, 0), seats=(2, 3), spare_kv=(0, 6)), st.integers(1, 4))
 def test_lora_that_nobody_uses_changes_nothing_under_memory_pressure(case: Case, slots: int) -> None:
     assert order_and_times(case, slots) == order_and_times(case, 0)

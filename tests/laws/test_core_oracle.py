@@ -37,34 +37,34 @@ def agree(case: Case, coalesce: bool = True) -> None:
     assert engine.kv.free == naive.engine.free == case.limits.kv_blocks
 
 
-@examples(250)
+@examples(160)
 @given(cases(latencies=ALL, spare_kv=AMPLE_KV))
 def test_with_memory_for_all(case: Case) -> None:
     """Slots, seats and the token budget bind, memory does not."""
     agree(case)
 
 
-@examples(350)
+@examples(230)
 @given(cases(latencies=ALL, seats=(2, 8), requests=10))
 def test_with_preemptions(case: Case) -> None:
     """Everything binds."""
     agree(case)
 
 
-@examples(250)
+@examples(160)
 @given(cases(latencies=ALL, seats=(20, 20), adapters=(1, 6), slots=AMPLE_SLOTS, pinned=(0, 0)))
 def test_with_preemptions_alternating(case: Case) -> None:
     """Memory binds and prompts are chunked; without asynchronous scheduling, and with seats and slots for all."""
     agree(case.with_limits(async_scheduling=False))
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=ALL, spare_kv=AMPLE_KV, seats=(1, 2), adapters=(5, 9), slots=(1, 2), max_output=6))
 def test_many_adapters_in_few_slots(case: Case) -> None:
     agree(case)
 
 
-@examples(150)
+@examples(100)
 @given(cases(latencies=ALL, spare_kv=AMPLE_KV, gaps=(0, 0, 2000, 4000), max_output=3))
 def test_bursts_of_short_requests(case: Case) -> None:
     agree(case)
@@ -76,7 +76,7 @@ def test_without_lora(case: Case) -> None:
     agree(case)
 
 
-@examples(200)
+@examples(130)
 @given(cases(latencies=ALL, seats=(2, 8), requests=10))
 def test_every_plan(case: Case) -> None:
     """Not only when requests came and went: each step's requests, tokens, contexts, adapters and loads."""

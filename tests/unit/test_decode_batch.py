@@ -43,7 +43,7 @@ def batch_of(members: list[tuple[int, int, int]], block_size: int, step: int = 0
     return batch, requests
 
 
-@examples(150)
+@examples(100)
 @given(st.lists(member, min_size=1, max_size=8), sizes, st.integers(0, 40), st.integers(1, 50))
 def test_blocks_over_many_steps(members: list[tuple[int, int, int]], block_size: int, start: int, steps: int) -> None:
     members = [(prompt, 1000, adapter) for prompt, _, adapter in members]
@@ -60,7 +60,7 @@ def test_blocks_over_many_steps(members: list[tuple[int, int, int]], block_size:
         assert batch.new_blocks(start + 1 + begin, steps - begin) == sum(needed[begin:])
 
 
-@examples(200)
+@examples(130)
 @given(st.lists(member, min_size=1, max_size=8), sizes, st.integers(0, 40), st.integers(0, 120))
 def test_steps_within_is_the_most_that_fits(
     members: list[tuple[int, int, int]], block_size: int, start: int, free: int
@@ -70,7 +70,7 @@ def test_steps_within_is_the_most_that_fits(
     assert batch.new_blocks(start + 1, steps) <= free < batch.new_blocks(start + 1, steps + 1)
 
 
-@examples(150)
+@examples(100)
 @given(st.lists(member, min_size=1, max_size=8), sizes, st.data())
 def test_members_come_and_go(members: list[tuple[int, int, int]], block_size: int, data: st.DataObject) -> None:
     """Joining at different steps, leaving by completion or by preemption: every aggregate stays right."""

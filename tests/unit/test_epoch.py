@@ -33,7 +33,7 @@ seconds = st.floats(1e-4, 0.1)
 slopes = st.one_of(st.just(0.0), st.floats(1e-9, 1e-3))
 
 
-@examples(300)
+@examples(200)
 @given(st.floats(0, 1e4), seconds, seconds, slopes, st.integers(0, 5000), st.floats(-0.5, 1.5))
 def test_index_after(start: float, first: float, gap: float, slope: float, index: int, fraction: float) -> None:
     """The first boundary that is later than a time, as counting finds it."""
@@ -79,7 +79,7 @@ class Recursion:
 whole = st.integers(0, 40).map(float)
 
 
-@examples(300)
+@examples(200)
 @given(whole, whole, whole, st.integers(1, 40).map(float), st.sampled_from((0.0, 1.0, 3.0)), whole, whole)
 def test_asynchronous_steps_follow_the_recursion(
     residual: float, host: float, load: float, gpu: float, slope: float, sync: float, repeat: float
@@ -95,7 +95,7 @@ def test_asynchronous_steps_follow_the_recursion(
         assert (epoch.boundary(i), epoch.boundary(i) + epoch.residual(i)) == (boundary, end)
 
 
-@examples(200)
+@examples(130)
 @given(whole, whole, whole, st.integers(1, 40).map(float), whole, whole)
 def test_launch_bound_steps_follow_the_recursion(
     residual: float, host: float, load: float, gpu: float, tail: float, sync: float

@@ -49,7 +49,7 @@ def share(requests: list[Request], block_size: int, granule_blocks: int, groups:
 
 
 @pytest.mark.skipif(COMPILED, reason="a compiled Replica cannot be subclassed")
-@examples(150)
+@examples(100)
 @given(cases(latencies=(FakeLatency(),)), st.integers(1, 3), scrapes.filter(bool), delays)  # type: ignore[arg-type]
 def test_a_view_is_the_state_at_the_last_scrape(case: Case, replicas: int, scrape_s: float, delay_s: float) -> None:
     kw = {"replicas": replicas, "scrape_s": scrape_s, "delay_s": delay_s}
@@ -61,14 +61,14 @@ def test_a_view_is_the_state_at_the_last_scrape(case: Case, replicas: int, scrap
             assert same_view(view, replica.state_at(tick)), (now_s, tick)
 
 
-@examples(200)
+@examples(130)
 @given(cases(latencies=(*LATENCIES.values(), FakeLatency())), st.integers(1, 3), scrapes, delays)  # type: ignore[arg-type]
 def test_views_are_the_same_coalesced(case: Case, replicas: int, scrape_s: float, delay_s: float) -> None:
     seen = [watch(case, c, replicas=replicas, scrape_s=scrape_s, delay_s=delay_s)[1].seen for c in (True, False)]
     assert seen[0] == seen[1]
 
 
-@examples(400)
+@examples(260)
 @given(
     cases(spare_kv=(20, 60), seats=(3, 8), adapters=(0, 0), gaps=(0, 3000, 40_000), max_prompt=12),
     scrapes,
