@@ -13,9 +13,10 @@ from agullo_scrape import Stall, delivered, merged_tokens
 
 from simlora.errors import ConfigError
 from simlora.scenario import Scenario, scenario_from_dict
-from simlora.sim.build import Inputs, build_inputs, make_replicas, make_requests
+from simlora.sim.build import build_inputs, make_replicas, make_requests
 from simlora.sim.clock import Clock
 from simlora.sim.collect import replica_log, request_log
+from simlora.sim.inputs import Inputs
 from simlora.sim.log import Floats, ReplicaLog, RequestLog
 from simlora.sim.simulation import Simulation
 from simlora.workload.adapters import AdapterTable

@@ -20,7 +20,8 @@ import simpy
 
 from simlora.engines import vllm
 from simlora.scenario import scenario_from_dict
-from simlora.sim.build import Inputs, build_inputs
+from simlora.sim.build import build_inputs
+from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
 
 TIMEOUTS = 300_000

@@ -10,14 +10,16 @@ max_num_seqs, every decode fits the budget, and at most one prompt is half done:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simlora.engines.adapter_slots import TIER_CODE, AdapterSlots
-from simlora.engines.base import KV, SEQS, SLOTS, TOKENS, Delivery
+from simlora.engines.base import KV, NEVER_S, SEQS, SLOTS, TOKENS, Capacity, Counters, Delivery, State
 from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.kv_blocks import KvBlocks
 from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
+from simlora.engines.vllm_check import violations
 from simlora.engines.waiting import WaitingQueue
 from simlora.latency.step import GPU, Prefill, StepPlan
 from simlora.memory.tiers import AdapterTiers
@@ -57,7 +59,12 @@ class VllmEngine:
         prefix_cache: PrefixCache | None = None,
     ) -> None:
         self.limits = limits
+        self.asynchronous = limits.async_scheduling
+        self.capacity = Capacity(limits.kv_blocks, limits.block_size, limits.max_loras)
         self.decodes = decodes or DecodeBatch(limits.block_size)
+        self.tokens_per_decode = self.decodes.tokens_per_step
+        self.wake_s = NEVER_S
+        self.aborted: list[Request] = []
         self.kv = KvBlocks(limits.kv_blocks, limits.block_size, prefix_cache)
         self.waiting = WaitingQueue(limits.skipped_first)
         self.slots = AdapterSlots(limits.max_loras, limits.pinned, tiers, self.waiting)
@@ -401,6 +408,34 @@ class VllmEngine:
         """KV blocks that become free then."""
         holding = [request for request in self.leaving if request.index in self.running]
         return self.kv.freed_by(holding, sum(self.decodes.blocks(r, r.last_step) for r in holding))
+
+    def used_blocks(self) -> int:
+        return self.kv.total - self.kv.free
+
+    def leaving_count(self) -> int:
+        return len(self.leaving)
+
+    def waiting_count(self) -> int:
+        return self.waiting.size
+
+    def state(self, steps: int) -> State:
+        running, free, leaving = len(self.running), self.kv.free, 0
+        if steps > 0:
+            free -= self.decodes.new_blocks(self.step + 1, steps)
+            if self.asynchronous:  # what left the plan was delivered at the run's first boundary
+                leaving = len(self.leaving)
+                running -= self.leaving_seats()
+                free += self.leaving_blocks()
+        return State(running, self.waiting.size, free, frozenset(self.slots.active), leaving)
+
+    def counters(self) -> Counters:
+        tiers = self.slots.tier_counts
+        return Counters(
+            (tiers[0], tiers[1], tiers[2], tiers[3]), self.loads_by_rank, self.slots.evictions, self.preemptions
+        )
+
+    def violations(self) -> Iterator[tuple[str, str]]:
+        return violations(self)
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         counts = [0, 0, 0, 0]

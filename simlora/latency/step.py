@@ -20,12 +20,23 @@ class Prefill(NamedTuple):
     new_tokens: int
 
 
-class StepPlan(NamedTuple):
-    """One step as the scheduler formed it; identical for max_repeat steps in a row except that every context grows.
+class AdapterMix(NamedTuple):
+    """Own ranks of the adapters in a step, for kernels that do not pad them. The base model is not an adapter."""
 
-    adapters holds the (number of tokens, rank) of the step per adapter only where a latency model asks for the detail;
-    num_adapters and lora_tokens are always set.
-    """
+    rank_sum: int
+    """Over the distinct adapters."""
+    rank_tokens: int
+    """Over the LoRA tokens, of their adapter's rank."""
+    max_rank: int
+    distinct_ranks: int
+    prefill_adapters: int = 0
+    """Distinct adapters among the prompts."""
+    prefill_lora_tokens: int = 0
+    """LoRA tokens of prompts; the rest are decodes."""
+
+
+class StepPlan(NamedTuple):
+    """One step as the scheduler formed it; identical for max_repeat steps in a row except that every context grows."""
 
     prefills: tuple[Prefill, ...]
     decode_count: int
@@ -41,7 +52,7 @@ class StepPlan(NamedTuple):
     lora_tokens: int
     """Tokens that belong to requests with an adapter."""
     max_rank: int
-    """Largest own rank among the adapters in the step; 0 when there is none."""
+    """Rank that kernels over padded slots compute with; 0 when the step has no adapter."""
     batch_changed: bool
     """True when the token-to-adapter mapping differs from the previous step's, so metadata is rebuilt."""
     loads: tuple[tuple[int, int, str], ...]
@@ -51,6 +62,12 @@ class StepPlan(NamedTuple):
     emitted_per_step: float = 1.0
     skipped: int = 0
     """Waiting requests that the scheduler passes over because their adapters find no slot."""
+    mix: AdapterMix | None = None
+    """None where the engine's kernels pad every rank, and no one asks."""
+    copying: bool = False
+    """Adapters are copied on a side stream meanwhile, which slows the step down."""
+    extra_s: float = 0.0
+    """Time on the GPU before the step that the scheduler knows of: weights merged, a device held by a loader."""
 
 
 NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simlora.latency.model import StepLatency
 from simlora.latency.store import choose_calibration
 from simlora.memory.advice import advice, rank_waste
+from simlora.memory.fit import AnyLedger
 from simlora.memory.ledger import MemoryLedger
 from simlora.scenario import Scenario
 
@@ -12,10 +13,10 @@ TYPICAL_BATCH = 32
 """Decoding requests for which the price in time is stated."""
 
 
-def memory_advice(scenario: Scenario, ledger: MemoryLedger) -> tuple[str, ...]:
+def memory_advice(scenario: Scenario, ledger: AnyLedger) -> tuple[str, ...]:
     """One sentence per flag that takes memory without need; an oversized rank also costs time in every step."""
     lines = list(advice(scenario, ledger))
-    waste = rank_waste(scenario, ledger)
+    waste = rank_waste(scenario, ledger) if isinstance(ledger, MemoryLedger) else None
     if waste is not None:
         calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
         latency = StepLatency(

@@ -15,8 +15,9 @@ from simlora.errors import SimloraError
 from simlora.memory.advice import rank_waste
 from simlora.results.summary import summarize
 from simlora.scenario import Scenario, changed
-from simlora.scenario.checks import largest_host_cache
-from simlora.sim.build import Inputs, build_inputs
+from simlora.scenario.host_cache import largest_host_cache
+from simlora.sim.build import build_inputs
+from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
 
 MAX_REQUESTS = 1500
@@ -118,8 +119,7 @@ def _sample(inputs: Inputs) -> Inputs:
 
 
 def _play(inputs: Inputs) -> Outcome:
-    kv_tokens = (inputs.ledger.kv_blocks - 1) * inputs.scenario.engine.block_size
-    return Outcome.of(summarize(simulate(inputs)), inputs.scenario, kv_tokens)
+    return Outcome.of(summarize(simulate(inputs)), inputs.scenario, inputs.ledger.usable_kv_tokens)
 
 
 def _try(sample: Inputs, changes: dict[str, Any]) -> Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simlora.scenario.adapters import AdaptersConfig
 from simlora.scenario.cluster import ClusterConfig, RouterConfig
-from simlora.scenario.engine import EngineConfig, Speculative
+from simlora.scenario.engines import ENGINES, AnyEngine, EngineBase, EngineConfig, Speculative
 from simlora.scenario.gpu_catalog import GPUS, builtin_gpu
 from simlora.scenario.gpu_spec import GpuSpec
 from simlora.scenario.load import changed, load_scenario, scenario_from_dict
@@ -18,11 +18,14 @@ from simlora.scenario.vllm_args import FromVllmArgs, scenario_from_vllm_args
 from simlora.scenario.workload import Trace, WorkloadConfig
 
 __all__ = [
+    "ENGINES",
     "GPUS",
     "MODELS",
     "AdaptersConfig",
+    "AnyEngine",
     "ClusterConfig",
     "CostConfig",
+    "EngineBase",
     "EngineConfig",
     "FromVllmArgs",
     "GpuSpec",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -34,6 +34,11 @@ class Config(BaseModel):
             if field.is_required() and key not in given:
                 raise WrongValueError(key, None, f"required: {field.description or key}")
         return given
+
+    def filled(self, **defaults: Any) -> Self:
+        """A copy with defaults in place of the fields that are None."""
+        missing = {key: value for key, value in defaults.items() if getattr(self, key) is None}
+        return self.model_copy(update=missing) if missing else self
 
 
 def unknown_key(key: object, known: list[str]) -> str:

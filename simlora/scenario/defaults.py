@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.arrivals import DeterministicArrivals, GammaArrivals, PoissonArrivals
 from simlora.scenario.base import Config, WrongValueError
-from simlora.scenario.engine import EngineConfig
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -20,23 +19,17 @@ _RATE_TOLERANCE = 1e-3
 
 def resolve_sections(scenario: Scenario) -> dict[str, Config]:
     """The sections whose defaults depend on others, resolved. The scenario's own sections are not modified."""
-    adapters = _with(scenario.adapters, count=_count(scenario))
+    adapters = scenario.adapters.filled(count=_count(scenario))
     if "ranks" not in adapters.model_fields_set:
         adapters = adapters.model_copy(update={"ranks": {min(DEFAULT_RANK, scenario.engine.max_lora_rank): 1.0}})
     if adapters.count == 0:  # no adapter can be asked for
         adapters = adapters.model_copy(update={"base_fraction": 1.0})
     return {
-        "engine": _engine(scenario),
+        "engine": scenario.engine.resolved(scenario),
         "adapters": adapters,
         "workload": _workload(scenario, adapters),
-        "cost": _with(scenario.cost, gpu_hour_usd=scenario.gpu_spec.price_hour_usd),
+        "cost": scenario.cost.filled(gpu_hour_usd=scenario.gpu_spec.price_hour_usd),
     }
-
-
-def _with(section: Any, **defaults: Any) -> Any:
-    """The section with defaults in place of its open fields."""
-    missing = {key: value for key, value in defaults.items() if getattr(section, key) is None}
-    return section.model_copy(update=missing) if missing else section
 
 
 def _count(scenario: Scenario) -> int:
@@ -48,30 +41,6 @@ def _count(scenario: Scenario) -> int:
     if isinstance(popularity, ClassPopularity):
         return sum(item.count for item in popularity.classes)
     return 1
-
-
-def _engine(scenario: Scenario) -> EngineConfig:
-    """vLLM's own order: model length, then the token budget, then the number of sequences.
-
-    Source: `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args` (0.20), `_set_default_args_v1` (0.8.5).
-    """
-    engine, rules = scenario.engine, scenario.rules
-    engine = _with(engine, max_cpu_loras=engine.max_loras, max_model_len=scenario.model_spec.max_position_embeddings)
-    tokens, seqs = rules.batch_defaults(scenario.gpu_spec)
-    if engine.max_num_batched_tokens is None:
-        if not engine.enable_chunked_prefill:
-            tokens = max(tokens, engine.max_model_len)
-        if rules.fits_batch_defaults:
-            tokens = min(tokens, (engine.max_num_seqs or seqs) * engine.max_model_len)
-        engine = _with(engine, max_num_batched_tokens=tokens)
-    resolved: EngineConfig = _with(
-        engine,
-        max_num_seqs=min(seqs, engine.max_num_batched_tokens) if rules.fits_batch_defaults else seqs,
-        enable_prefix_caching=rules.prefix_caching,
-        async_scheduling=rules.async_scheduling,
-        gpu_memory_utilization=rules.gpu_memory_utilization,
-    )
-    return resolved
 
 
 def _workload(scenario: Scenario, adapters: AdaptersConfig) -> Any:
@@ -87,4 +56,4 @@ def _workload(scenario: Scenario, adapters: AdaptersConfig) -> Any:
                 arrivals.rate_rps,
                 f"must be left out or equal the sum of adapters.popularity.rates_rps over 1 - base_fraction ({rate:g})",
             )
-    return scenario.workload.model_copy(update={"arrivals": _with(arrivals, rate_rps=rate)})
+    return scenario.workload.model_copy(update={"arrivals": arrivals.filled(rate_rps=rate)})

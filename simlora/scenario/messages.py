@@ -13,6 +13,9 @@ from simlora.scenario.base import WrongValueError
 _MAX_VALUE = 80
 """Longest value shown in full, in characters."""
 
+DEFAULT_ENGINE = "vllm"
+"""The one kind that may be left out."""
+
 _TYPES = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -67,7 +70,7 @@ def _key_path(location: tuple[int | str, ...], data: Any) -> list[str]:
     path: list[str] = []
     entered = False  # a tag can only follow the key that was just entered
     for part in location:
-        if isinstance(data, dict) and entered and data.get("kind") == part:
+        if isinstance(data, dict) and entered and part == (data.get("kind") or DEFAULT_ENGINE):
             entered = False
             continue
         entered = True

@@ -13,7 +13,7 @@ from simlora.scenario.base import Config
 from simlora.scenario.checks import check_scenario
 from simlora.scenario.cluster import ClusterConfig
 from simlora.scenario.defaults import resolve_sections
-from simlora.scenario.engine import EngineConfig
+from simlora.scenario.engines import AnyEngine, EngineConfig
 from simlora.scenario.gpu import GpuConfig
 from simlora.scenario.gpu_spec import GpuSpec
 from simlora.scenario.lora_modules import adapter_modules, slot_modules, supported_modules
@@ -21,7 +21,7 @@ from simlora.scenario.model_lookup import find_model
 from simlora.scenario.model_spec import ModelSpec
 from simlora.scenario.resources import CostConfig, SloConfig, StorageConfig
 from simlora.scenario.unbuilt import drop_unbuilt
-from simlora.scenario.versions import VERSIONS, VersionRules
+from simlora.scenario.versions import VersionRules
 from simlora.scenario.workload import WorkloadConfig
 
 DEFAULT_GPU = "h200-141gb"
@@ -39,7 +39,7 @@ class Scenario(Config):
     calibration: str | None = Field(
         default=None, min_length=1, description="Calibration by name or path; null: the best match for engine and GPU"
     )
-    engine: EngineConfig = Field(default=EngineConfig(), description="The engine of each replica")
+    engine: AnyEngine = Field(default=EngineConfig(), description="The engine of each replica")
     adapters: AdaptersConfig = Field(default=AdaptersConfig(), description="The adapters")
     workload: WorkloadConfig = Field(default=WorkloadConfig(), description="What clients send")
     cluster: ClusterConfig = Field(default=ClusterConfig(), description="Replicas and router")
@@ -88,8 +88,8 @@ class Scenario(Config):
 
     @property
     def rules(self) -> VersionRules:
-        """Defaults and limits of the engine's version."""
-        return VERSIONS[self.engine.version]
+        """Models and modules that the engine supports."""
+        return self.engine.rules
 
     @property
     def raw(self) -> dict[str, Any]:

@@ -7,9 +7,6 @@ from typing import Any
 
 from simlora.scenario.base import WrongValueError
 
-ENGINE_KINDS = ("slora", "punica", "lorax", "sglang", "dedicated")
-"""Engines that simlora will simulate, but does not yet."""
-
 KEYS = (
     "cluster.placement",
     "cluster.autoscaler",

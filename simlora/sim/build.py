@@ -1,51 +1,23 @@
-"""From a scenario to a simulation: the one place that knows which parts make up a replica."""
+"""From a scenario to a simulation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
-from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.base import Engine
 from simlora.engines.request import Request
-from simlora.engines.speculative import SpeculativeBatch
-from simlora.engines.vllm import VllmEngine, VllmLimits
-from simlora.engines.vllm_versions import RULES
-from simlora.errors import ConfigError
 from simlora.latency.model import StepLatency
 from simlora.latency.store import calibration_sha256, choose_calibration
-from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru
 from simlora.memory.fit import require_fit
-from simlora.memory.ledger import MemoryLedger
-from simlora.memory.resident import ResidentSet
-from simlora.memory.tiers import AdapterTiers
 from simlora.scenario import Scenario, adapter_bytes
 from simlora.sim.clock import Clock
+from simlora.sim.inputs import InitialAdapters, Inputs
 from simlora.sim.replica import Replica
+from simlora.sim.wiring import ENGINES
 from simlora.workload.adapters import AdapterTable, build_adapters
 from simlora.workload.requests import RequestTable, build_requests
-
-
-@dataclass(frozen=True)
-class InitialAdapters:
-    """Adapters resident when the run begins, oldest first, besides the pinned ones."""
-
-    gpu: tuple[int, ...] = ()
-    host: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Everything a simulation is built from."""
-
-    scenario: Scenario
-    adapters: AdapterTable
-    requests: RequestTable
-    ledger: MemoryLedger
-    latency: StepLatency
-    initial: InitialAdapters
 
 
 def build_inputs(
@@ -87,58 +59,9 @@ def make_requests(inputs: Inputs) -> list[Request]:
     return list(map(Request, range(n), *lists, repeat(None, n) if prefix is None else prefix))
 
 
-def make_engine(inputs: Inputs) -> VllmEngine:
-    """One vLLM replica."""
-    scenario, engine = inputs.scenario, inputs.scenario.engine
-    lora = engine.enable_lora and inputs.adapters.count > 0
-    limits = VllmLimits(
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        kv_blocks=inputs.ledger.kv_blocks - 1,
-        block_size=engine.block_size,
-        max_loras=engine.max_loras if engine.enable_lora else 0,
-        max_lora_rank=engine.max_lora_rank,
-        async_scheduling=engine.async_scheduling,
-        enable_chunked_prefill=engine.enable_chunked_prefill,
-        reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
-        skipped_first=RULES[engine.version].skipped_first,
-        pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
-    )
-    tiers = _tiers(inputs) if lora else None
-    cache = None
-    if engine.enable_prefix_caching and inputs.requests.prefix is not None:
-        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
-    return VllmEngine(limits, tiers, _decodes(scenario), cache)
-
-
-def _decodes(scenario: Scenario) -> DecodeBatch:
-    engine = scenario.engine
-    if engine.speculative is None:
-        return DecodeBatch(engine.block_size)
-    draft = engine.speculative.num_speculative_tokens
-    needed = engine.max_num_seqs * (1 + draft)
-    if engine.max_num_batched_tokens < needed:
-        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {needed}"
-        raise ConfigError(scenario.source, "engine.max_num_batched_tokens", engine.max_num_batched_tokens, allowed)
-    return SpeculativeBatch(engine.block_size, draft, engine.speculative.acceptance_rate, scenario.seed)
-
-
-def _tiers(inputs: Inputs) -> AdapterTiers:
-    """Slots and host cache; pinned adapters are loaded before the run begins."""
-    scenario, engine = inputs.scenario, inputs.scenario.engine
-    pinned, initial = scenario.adapters.pinned, inputs.initial
-    slots = ResidentSet(engine.max_loras, _eviction(engine.eviction), pinned)
-    tiers = AdapterTiers(
-        slots,
-        ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned),
-        scenario.storage.remote is not None,
-    )
-    tiers.preload(initial.host, [a for a in initial.gpu if a not in pinned] + list(pinned))
-    return tiers
-
-
-def _eviction(kind: str) -> EvictionPolicy:
-    return WeightedLru() if kind == "weighted-lru" else Lru()
+def make_engine(inputs: Inputs) -> Engine:
+    """One replica's engine."""
+    return ENGINES[inputs.scenario.engine.kind](inputs)
 
 
 def make_router(scenario: Scenario) -> Router:
@@ -159,7 +82,7 @@ def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]
 def load_bytes(inputs: Inputs, replica: Replica) -> int:
     """Host-to-device bytes of a replica's loads (what tensor-parallel workers copy twice counted once)."""
     scenario = inputs.scenario
-    loads = replica.engine.loads_by_rank.items()
+    loads = replica.engine.counters().loads_by_rank.items()
     return sum(n * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules) for rank, n in loads)
 
 

@@ -72,20 +72,21 @@ def extrapolated_seconds(replicas: Sequence[Replica]) -> dict[str, float]:
 def replica_log(replica: Replica, gpus: int, load_bytes: int, start_s: float) -> ReplicaLog:
     """Counters of one replica. load_bytes: host-to-device bytes of all its loads; start_s: engine start-up time."""
     engine = replica.engine
-    gpu, host, disk, remote = engine.slots.tier_counts
+    capacity, counters = engine.capacity, engine.counters()
+    gpu, host, disk, remote = counters.tiers
     return ReplicaLog(
         runs=run_columns(replica),
-        async_scheduling=engine.limits.async_scheduling,
+        async_scheduling=engine.asynchronous,
         gpus=gpus,
-        kv_blocks=engine.limits.kv_blocks,
-        block_size=engine.limits.block_size,
-        slots=engine.limits.max_loras,
+        kv_blocks=capacity.kv_blocks,
+        block_size=capacity.block_size,
+        slots=capacity.slots,
         gpu_hits=gpu,
         host_hits=host,
         disk_loads=disk,
         remote_loads=remote,
         load_bytes=load_bytes,
-        evictions=engine.slots.evictions,
-        preemptions=engine.preemptions,
+        evictions=counters.evictions,
+        preemptions=counters.preemptions,
         start_s=start_s,
     )

@@ -64,6 +64,11 @@ class Epoch:
             index -= 1
         return index
 
+    def index_at(self, time_s: float) -> int:
+        """The first boundary at time_s or later."""
+        index = self.index_after(time_s)
+        return index - 1 if index > 0 and self.boundary(index - 1) == time_s else index
+
 
 def open_async(now_s: float, residual_s: float, timing: StepTiming) -> Epoch:
     """The next step is planned at now_s, while the step in flight has residual_s left on the GPU (0: idle GPU)."""

@@ -11,8 +11,8 @@ from array import array
 from typing import Any
 
 from simlora.cluster.view import View
+from simlora.engines.base import NEVER_S, Engine
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmEngine
 from simlora.latency.model import StepLatency
 from simlora.latency.step import NOTHING_PLANNED, StepPlan
 from simlora.sim.clock import STEP_END, Clock
@@ -24,11 +24,9 @@ NOBODY = (0, 0, 0, 0)
 class Replica:
     """Drives one engine. All state is read through `advance_to` or `view`."""
 
-    def __init__(
-        self, index: int, engine: VllmEngine, latency: StepLatency, clock: Clock, coalesce: bool = True
-    ) -> None:
+    def __init__(self, index: int, engine: Engine, latency: StepLatency, clock: Clock, coalesce: bool = True) -> None:
         self.index, self.engine, self.latency, self.clock, self.coalesce = index, engine, latency, clock, coalesce
-        self.asynchronous = engine.limits.async_scheduling
+        self.asynchronous = engine.asynchronous
         self.runs = array("d")
         """RUN_COLUMNS of one run after the other."""
         self.num_runs = 0
@@ -71,6 +69,7 @@ class Replica:
         could_admit = self.engine.enqueue(request, now_s)
         epoch = self._epoch
         if epoch is None:
+            self._generation += 1  # an idle engine may have asked to be woken later
             self._go(now_s)
             return
         self._late.append((self.engine.arrival_reason, request))
@@ -106,6 +105,7 @@ class Replica:
             self.now_s = now_s
             self._open(now_s)
             if self._epoch is None:
+                self._sleep()
                 return
             if self.on_boundary is not None:
                 self.on_boundary(self, now_s)
@@ -114,10 +114,18 @@ class Replica:
                 self._schedule(now_s)
                 return
 
+    def _sleep(self) -> None:
+        """Nothing to compute; the engine may want to look again at a time of its own."""
+        if self.engine.wake_s < NEVER_S:
+            self._end_s = self.engine.wake_s
+            self._schedule(self._end_s)
+
     def _open(self, now_s: float) -> None:
         """Plan the next run and find its end."""
         engine, epoch = self.engine, self._epoch
         plan = engine.form_step(now_s)
+        if engine.aborted:
+            self._give_up(engine.aborted)
         start = 0
         if plan is None:
             if not self._in_flight:
@@ -136,13 +144,16 @@ class Replica:
                 self._version = -1 if plan.prefills else engine.version
         left = epoch.steps - start
         self._epoch, self._plan, self._from = epoch, plan, start
-        self._to = to = start + (steps if steps < left else left)
+        to = start + (steps if steps < left else left)
+        if engine.wake_s < NEVER_S and to > start + 1:  # the first plan at or after that time may differ
+            to = min(to, max(start + 1, epoch.index_at(engine.wake_s)))
+        self._to = to
         self._start_s = now_s
         self._first_s = first_s = epoch.first_s if start == 0 else epoch.boundary(start + 1)
         self._end_s = first_s if to == start + 1 else epoch.boundary(to)
         self._preempted = engine.preempted
         self._running = engine.inside()
-        self._waiting = engine.waiting_by_reason() if engine.waiting.size else NOBODY
+        self._waiting = engine.waiting_by_reason() if engine.waiting_count() else NOBODY
 
     def _new_epoch(self, plan: StepPlan, now_s: float) -> Epoch:
         timing = self.latency.price(plan)
@@ -169,6 +180,12 @@ class Replica:
         for request in self._preempted:  # the token of the step in flight still came out
             request.preempted_at_s = self._first_s if self.asynchronous else self._start_s
 
+    def _give_up(self, aborted: list[Request]) -> None:
+        for request in aborted:
+            request.rejected = True
+        self.rejected += len(aborted)
+        self.outstanding -= len(aborted)
+
     def _record(self, end_s: float) -> None:
         """Append the run's row, in the order of RUN_COLUMNS."""
         epoch, plan, engine = self._epoch, self._plan or NOTHING_PLANNED, self.engine
@@ -178,8 +195,8 @@ class Replica:
         waiting: tuple[float, ...] = self._waiting
         if self._late:
             waiting = self._late_arrivals(epoch.boundary(self._to - 1), end_s)
-        if steps > 1 and engine.leaving and self.asynchronous:
-            running -= len(engine.leaving) * (end_s - first_s) / (end_s - start_s)
+        if steps > 1 and self.asynchronous and (leaving := engine.leaving_count()):
+            running -= leaving * (end_s - first_s) / (end_s - start_s)
         prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
         padded = lora_tokens * rank
         host, load, base, attention, lora, collective, slope, _, _, _, outside, sync, again = epoch.timing
@@ -191,8 +208,8 @@ class Replica:
         self.runs.extend((
             start_s, first_s - start_s, self._first_weight if start == 0 and self.asynchronous else count,
             epoch.gap_s + epoch.slope_s * start, epoch.slope_s, steps,
-            count, len(prefills), tokens - count * engine.decodes.tokens_per_step, context, running, *waiting, adapters,
-            engine.kv.total - engine.kv.free, host, load, base, attention, lora, collective,
+            count, len(prefills), tokens - count * engine.tokens_per_decode, context, running, *waiting, adapters,
+            engine.used_blocks(), host, load, base, attention, lora, collective,
             (padded - engine.rank_tokens) / padded if padded else 0.0, engine.preemptions - self._preemptions,
         ))  # fmt: skip
         self._preemptions = engine.preemptions
@@ -257,17 +274,10 @@ class Replica:
 
     def view_at(self, time_s: float) -> View:
         """State at time_s, which lies within the run in progress (or in the idle time until now)."""
-        engine = self.engine
-        limits = engine.limits
-        running, free, outstanding = len(engine.running), engine.kv.free, self.outstanding
-        epoch = self._epoch
+        epoch, passed = self._epoch, 0
         if epoch is not None and self._to - self._from > 1:
-            passed = epoch.index_after(time_s) - 1 - self._from
-            if passed > 0:
-                free -= engine.decodes.new_blocks(engine.step + 1, passed)
-                if self.asynchronous:  # what left the plan was delivered at the run's first boundary
-                    running -= engine.leaving_seats()
-                    outstanding -= len(engine.leaving)
-                    free += engine.leaving_blocks()
-        usage = 1.0 - free / limits.kv_blocks
-        return View(running, engine.waiting.size, usage, frozenset(engine.slots.active), limits.max_loras, outstanding)
+            passed = max(epoch.index_after(time_s) - 1 - self._from, 0)
+        state, capacity = self.engine.state(passed), self.engine.capacity
+        usage = 1.0 - state.free_blocks / capacity.kv_blocks
+        outstanding = self.outstanding - state.leaving
+        return View(state.running, state.waiting, usage, state.adapters, capacity.slots, outstanding)

@@ -6,9 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simlora.sim.build import Inputs, calibration_record, load_bytes, make_replicas, make_requests, make_router
+from simlora.sim.build import calibration_record, load_bytes, make_replicas, make_requests, make_router
 from simlora.sim.clock import Clock
 from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
+from simlora.sim.inputs import Inputs
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulation import Progress, Simulation

@@ -11,7 +11,7 @@ from dataclasses import replace
 from simlora.latency.calibration import Calibration
 from simlora.latency.model import StepLatency
 from simlora.latency.scaling import scale_host
-from simlora.sim.build import Inputs
+from simlora.sim.inputs import Inputs
 from simlora.validate.run_file import RunFile
 
 

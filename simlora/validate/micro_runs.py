@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from simlora.results.latency import Measured
 from simlora.results.token_gaps import boundary_gaps
-from simlora.sim.build import InitialAdapters, build_inputs
+from simlora.sim.build import build_inputs
+from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host

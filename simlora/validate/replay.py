@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from simlora.results.latency import Measured
 from simlora.results.metrics import metrics_from_requests
 from simlora.scenario import Scenario
-from simlora.sim.build import InitialAdapters, build_inputs
+from simlora.sim.build import build_inputs
+from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlora.errors import ConfigError
-from simlora.sim.build import InitialAdapters
+from simlora.sim.inputs import InitialAdapters
 from simlora.validate.recorded import RecordedRequests, RecordedRun
 from simlora.validate.run_file import AdapterName, Residents
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from simlora.errors import ConfigError
 from simlora.scenario import Scenario, adapter_bytes, changed, json_schema, load_scenario, scenario_from_dict
 from simlora.scenario.adapters import largest_remainder
-from simlora.scenario.checks import host_cache_bytes, largest_host_cache
+from simlora.scenario.host_cache import host_cache_bytes, largest_host_cache
 from simlora.scenario.unbuilt import KEYS
 
 

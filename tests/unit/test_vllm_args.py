@@ -11,6 +11,7 @@ import pytest
 from simlora.errors import ConfigError
 from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, scenario_from_vllm_args
 from simlora.scenario import vllm_flags as flags
+from simlora.scenario.engines.base import AdapterLoading
 
 
 def scenario(arguments: str, **base: Any) -> Scenario:
@@ -45,6 +46,8 @@ def test_all_flags_of_the_engine() -> None:
         async_scheduling=False,
         specialize_active_lora=True,
         lora_target_modules=("q_proj", "v_proj"),
+        kernels="padded",
+        adapter_loading=AdapterLoading(overlap=False, pinned=True, prefetch=False),
     )
 
 

@@ -1,15 +1,19 @@
-"""The `engine` key: the flags of one vLLM replica, by vLLM's own names."""
+"""vLLM: the flags of one replica, by vLLM's own names."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
 from simlora.scenario.base import Config, WrongValueError, auto
+from simlora.scenario.engines.base import EngineBase
+from simlora.scenario.engines.vllm_checks import check_vllm
 from simlora.scenario.lora_modules import ModuleChoice
-from simlora.scenario.unbuilt import ENGINE_KINDS
-from simlora.scenario.versions import VERSIONS
+from simlora.scenario.versions import VERSIONS, VersionRules
+
+if TYPE_CHECKING:
+    from simlora.scenario.root import Scenario
 
 
 class Speculative(Config):
@@ -21,14 +25,11 @@ class Speculative(Config):
     )
 
 
-class EngineConfig(Config):
+class EngineConfig(EngineBase):
     """One replica. Fields that are null take vLLM's default for the version, model and GPU, and hold it once loaded."""
 
     kind: Literal["vllm"] = Field(default="vllm", description="Serving engine")
     version: Literal["0.20", "0.8.5"] = Field(default="0.20", description="vLLM version (V1 engine); quote it in YAML")
-    enable_lora: bool = Field(default=True, description="Serve adapters; false: the base model only")
-    tensor_parallel_size: int = Field(default=1, ge=1, le=64, description="GPUs that share each layer")
-    pipeline_parallel_size: int = Field(default=1, ge=1, description="Pipeline stages; only 1 so far")
     max_loras: int = Field(default=1, ge=1, le=4096, description="Adapter slots on the GPU, and adapters in one step")
     max_lora_rank: int = Field(default=16, description="Rank that every slot is sized for")
     max_cpu_loras: int = auto("Adapters cached in host memory; null: max_loras", ge=1, le=1_000_000)
@@ -36,7 +37,6 @@ class EngineConfig(Config):
     max_num_batched_tokens: int = auto(
         "Tokens in one step; null: the version's default for the GPU", ge=1, le=4_194_304
     )
-    max_model_len: int = auto("Longest prompt + output; null: the model's own limit", ge=1, le=10_000_000)
     gpu_memory_utilization: float = auto(
         "Share of GPU memory the engine may use; null: the version's default (0.20: 0.92, 0.8.5: 0.9)", gt=0, le=1
     )
@@ -63,14 +63,6 @@ class EngineConfig(Config):
         default="lru", description="Which adapter leaves a slot; vLLM: lru"
     )
     speculative: Speculative | None = Field(default=None, description="Speculative decoding; null: off")
-    endpoint: Literal["http", "in-process"] = Field(default="http", description="How clients reach the engine")
-
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _built_kind(cls, value: Any) -> Any:
-        if value in ENGINE_KINDS if isinstance(value, str) else False:
-            raise WrongValueError("", value, "this engine is not built yet; available: vllm")
-        return value
 
     @field_validator("version", mode="before")
     @classmethod
@@ -92,3 +84,31 @@ class EngineConfig(Config):
         if isinstance(value, bool):  # true == 1 would pass as a block size
             raise WrongValueError("", value, "must be one of: 1, 8, 16, 32, 64, 128")
         return value
+
+    @property
+    def rules(self) -> VersionRules:
+        return VERSIONS[self.version]
+
+    def resolved(self, scenario: Scenario) -> Self:
+        """vLLM's own order: model length, then the token budget, then the number of sequences.
+
+        Source: `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args` (0.20), `_set_default_args_v1` (0.8.5).
+        """
+        rules = self.rules
+        engine = self.with_common(scenario, kernels="padded").filled(max_cpu_loras=self.max_loras)
+        tokens, seqs = rules.batch_defaults(scenario.gpu_spec)
+        if engine.max_num_batched_tokens is None:
+            if not engine.enable_chunked_prefill:
+                tokens = max(tokens, engine.max_model_len)
+            if rules.fits_batch_defaults:
+                tokens = min(tokens, (engine.max_num_seqs or seqs) * engine.max_model_len)
+            engine = engine.filled(max_num_batched_tokens=tokens)
+        return engine.filled(
+            max_num_seqs=min(seqs, engine.max_num_batched_tokens) if rules.fits_batch_defaults else seqs,
+            enable_prefix_caching=rules.prefix_caching,
+            async_scheduling=rules.async_scheduling,
+            gpu_memory_utilization=rules.gpu_memory_utilization,
+        )
+
+    def check(self, scenario: Scenario) -> None:
+        check_vllm(self, scenario)

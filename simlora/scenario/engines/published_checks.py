@@ -1,0 +1,111 @@
+"""Rules between the keys of engines other than vLLM, and with the adapters. Each raises one WrongValueError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from simlora.scenario.base import WrongValueError
+from simlora.scenario.lora_modules import adapter_bytes, supported_modules
+
+if TYPE_CHECKING:
+    from simlora.scenario.root import Scenario
+
+
+def check_common(engine: Any, scenario: Scenario, pins: bool = False) -> None:
+    """What every published engine needs. pins: it can keep adapters on the GPU for good."""
+    model = scenario.model_spec
+    if engine.max_model_len > model.max_position_embeddings:
+        limit = f"{model.name} takes at most {model.max_position_embeddings} tokens"
+        raise WrongValueError("engine.max_model_len", engine.max_model_len, limit)
+    loading = engine.adapter_loading
+    if loading.prefetch and not loading.overlap:
+        allowed = "needs engine.adapter_loading.overlap: true"
+        raise WrongValueError("engine.adapter_loading.prefetch", True, allowed)
+    if scenario.adapters.pinned and not pins:
+        allowed = f"must be empty: {engine.kind} cannot pin adapters"
+        raise WrongValueError("adapters.pinned", list(scenario.adapters.pinned), allowed)
+    if not engine.enable_lora or not scenario.adapters.count:
+        return
+    check_modules(engine.kind, scenario)
+    for rank in used_ranks(scenario):
+        if rank > engine.max_lora_rank:
+            allowed = f"{engine.kind} serves ranks up to {engine.max_lora_rank}"
+            raise WrongValueError("adapters.ranks", rank, allowed)
+
+
+def check_modules(name: str, scenario: Scenario) -> None:
+    """Modules that no engine here adapts on the model."""
+    supported = supported_modules(scenario.model_spec, expert_lora=True)
+    for module in scenario.adapter_modules:
+        if module not in supported:
+            allowed = f"{name} serves these on {scenario.model_spec.name}: {', '.join(supported)}"
+            raise WrongValueError("adapters.target_modules", module, allowed)
+
+
+def check_ranks(scenario: Scenario, allowed_ranks: Iterable[int], whose: str) -> None:
+    """Ranks for which there are kernels."""
+    allowed = tuple(allowed_ranks)
+    for rank in used_ranks(scenario):
+        if rank not in allowed:
+            listed = ", ".join(map(str, allowed))
+            raise WrongValueError("adapters.ranks", rank, f"{whose} serves ranks {listed} only")
+
+
+def check_one_gpu(engine: Any, whose: str) -> None:
+    """Engines without tensor parallelism."""
+    if engine.tensor_parallel_size > 1:
+        allowed = f"must be 1: {whose} serves adapters on one GPU only"
+        raise WrongValueError("engine.tensor_parallel_size", engine.tensor_parallel_size, allowed)
+
+
+def check_slots(engine: Any, scenario: Scenario, base: int = 0) -> None:
+    """Pinned adapters must leave a slot that moves. base: slots that the base model takes."""
+    pinned, most = scenario.adapters.pinned, engine.max_loras - 1
+    if engine.enable_lora and len(pinned) > most:
+        why = "the base model needs one" if base else "one slot must stay free to move"
+        raise WrongValueError("adapters.pinned", list(pinned), f"at most {most} of {engine.max_loras} slots: {why}")
+
+
+def check_prefill_limit(engine: Any, key: str) -> None:
+    """Without chunks, the longest sequence must fit one prefill (a preempted one is recomputed whole)."""
+    value = getattr(engine, key)
+    if value < engine.max_model_len:
+        allowed = f"must be at least engine.max_model_len ({engine.max_model_len}): prompts are not split"
+        raise WrongValueError(f"engine.{key}", value, allowed)
+
+
+def check_host_memory(
+    scenario: Scenario, modules: tuple[str, ...], copies: int, most: int | None = None, key: str | None = None
+) -> None:
+    """The `most` largest adapters (null: all), `copies` times, must fit host memory. key: the setting behind most."""
+    needed, left = 0, math.inf if most is None else most
+    for rank in used_ranks(scenario)[::-1]:
+        taken = int(min(scenario.adapters.rank_counts()[rank], left))
+        needed += taken * adapter_bytes(scenario.model_spec, rank, modules) * copies
+        left -= taken
+    if needed <= scenario.storage.host_gib * 2**30:
+        return
+    least = math.ceil(needed / 2**30 * 100) / 100
+    allowed = f"{scenario.engine.kind} keeps its adapters in host memory, {least:,.2f} GiB of them: at least {least:g}"
+    if key is not None:
+        allowed += f", or a lower {key}"
+    raise WrongValueError("storage.host_gib", scenario.storage.host_gib, allowed)
+
+
+def used_ranks(scenario: Scenario) -> list[int]:
+    """Ranks that some adapter has, ascending; empty without adapters."""
+    adapters = scenario.adapters
+    if not scenario.engine.enable_lora or not adapters.count:
+        return []
+    return sorted(rank for rank, count in adapters.rank_counts().items() if count > 0)
+
+
+def kv_tokens_estimate(scenario: Scenario, fraction: float) -> int:
+    """KV tokens that fit a share of the GPU beside the weights alone: for defaults that an engine scales by them."""
+    model, degree = scenario.model_spec, scenario.engine.tensor_parallel_size
+    left = scenario.gpu_spec.memory_bytes * fraction - model.weight_bytes / degree
+    heads = max(model.num_key_value_heads / degree, 1)
+    per_token = model.kv_bytes_per_token * heads / model.num_key_value_heads
+    return max(int(left / per_token), 0)

@@ -1,0 +1,31 @@
+"""What a simulation is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlora.latency.model import StepLatency
+from simlora.memory.base import Ledger
+from simlora.scenario import Scenario
+from simlora.workload.adapters import AdapterTable
+from simlora.workload.requests import RequestTable
+
+
+@dataclass(frozen=True)
+class InitialAdapters:
+    """Adapters resident when the run begins, oldest first, besides the pinned ones."""
+
+    gpu: tuple[int, ...] = ()
+    host: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a simulation is built from."""
+
+    scenario: Scenario
+    adapters: AdapterTable
+    requests: RequestTable
+    ledger: Ledger
+    latency: StepLatency
+    initial: InitialAdapters

@@ -1,0 +1,69 @@
+"""The parts of a vLLM replica."""
+
+from __future__ import annotations
+
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.speculative import SpeculativeBatch
+from simlora.engines.vllm import VllmEngine, VllmLimits
+from simlora.engines.vllm_versions import RULES
+from simlora.errors import ConfigError
+from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru
+from simlora.memory.resident import ResidentSet
+from simlora.memory.tiers import AdapterTiers
+from simlora.scenario import Scenario
+from simlora.sim.inputs import Inputs
+
+
+def make_engine(inputs: Inputs) -> VllmEngine:
+    """One vLLM replica."""
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    lora = engine.enable_lora and inputs.adapters.count > 0
+    limits = VllmLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        kv_blocks=inputs.ledger.kv_units,
+        block_size=engine.block_size,
+        max_loras=engine.max_loras if engine.enable_lora else 0,
+        max_lora_rank=engine.max_lora_rank,
+        async_scheduling=engine.async_scheduling,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
+        skipped_first=RULES[engine.version].skipped_first,
+        pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
+    )
+    tiers = _tiers(inputs) if lora else None
+    cache = None
+    if engine.enable_prefix_caching and inputs.requests.prefix is not None:
+        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
+    return VllmEngine(limits, tiers, _decodes(scenario), cache)
+
+
+def _decodes(scenario: Scenario) -> DecodeBatch:
+    engine = scenario.engine
+    if engine.speculative is None:
+        return DecodeBatch(engine.block_size)
+    draft = engine.speculative.num_speculative_tokens
+    needed = engine.max_num_seqs * (1 + draft)
+    if engine.max_num_batched_tokens < needed:
+        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {needed}"
+        raise ConfigError(scenario.source, "engine.max_num_batched_tokens", engine.max_num_batched_tokens, allowed)
+    return SpeculativeBatch(engine.block_size, draft, engine.speculative.acceptance_rate, scenario.seed)
+
+
+def _tiers(inputs: Inputs) -> AdapterTiers:
+    """Slots and host cache; pinned adapters are loaded before the run begins."""
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    pinned, initial = scenario.adapters.pinned, inputs.initial
+    slots = ResidentSet(engine.max_loras, _eviction(engine.eviction), pinned)
+    tiers = AdapterTiers(
+        slots,
+        ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned),
+        scenario.storage.remote is not None,
+    )
+    tiers.preload(initial.host, [a for a in initial.gpu if a not in pinned] + list(pinned))
+    return tiers
+
+
+def _eviction(kind: str) -> EvictionPolicy:
+    return WeightedLru() if kind == "weighted-lru" else Lru()
