@@ -1,22 +1,26 @@
 """Accuracy of the simulator against recorded runs, as Markdown.
 
     python benchmarks/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
-    python benchmarks/accuracy.py --agullo FILE.csv [--json OUT.json] [--calibration NAME_OR_PATH]
+    python benchmarks/accuracy.py --base FOLDER [--out reports/accuracy.md]
+    python benchmarks/accuracy.py --agullo FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
 
 --truth: recorded runs (default: ../shared/truth). --calibrations: for each run without-RUN.json, a calibration that was
 fitted without that run; other runs use the shipped calibration, and the table says whether it has seen them.
+--base: published base-model runs; that section of the report. --agullo: published runs of vLLM 0.8.5, a report of
+their own (default: reports/accuracy-h100.md); --rows keeps what was simulated, and a pass that was cut goes on there.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import accuracy_agullo
+import accuracy_base
+import report_file
 
 from simlora.latency.store import choose_calibration, load_calibration
 from simlora.validate.compare import compare
@@ -41,6 +45,12 @@ NAMES = {"request_throughput_rps": "throughput", "tpot_mean_s": "TPOT mean", "tt
     PREFILL: "prefill TTFT",
     LOAD: "load TTFT",
 }
+HEAD = f"""# Accuracy against a real server
+
+Written by `python benchmarks/accuracy.py`. Errors are simulated / measured - 1; in brackets the same with all step \
+times 5 % shorter and 5 % longer. {KNIFE_EDGE} marks a measured value between those two. Each run is one recording: \
+how much a repetition would differ is not known.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,22 +72,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--truth", type=Path, default=ROOT.parent / "shared" / "truth")
     parser.add_argument("--calibrations", type=Path, help="folder with without-RUN.json")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "accuracy.md")
-    parser.add_argument("--agullo", type=Path, help="published runs of vLLM 0.8.5 on a 64 GB H100: that table instead")
+    parser.add_argument("--out", type=Path, help="default: reports/accuracy.md, with --agullo reports/accuracy-h100.md")
+    parser.add_argument("--agullo", type=Path, help="published runs of vLLM 0.8.5 on a 64 GB H100: that report instead")
+    parser.add_argument("--rows", type=Path, help="with --agullo: simulated rows, read and added to")
     parser.add_argument("--json", type=Path, help="with --agullo: write the scores there")
     parser.add_argument("--calibration", help="with --agullo: another calibration than the nearest shipped one")
+    parser.add_argument("--base", type=Path, help="published base-model runs (LLMServingSim): that section alone")
     args = parser.parse_args()
+    out = args.out or ROOT / "reports" / ("accuracy-h100.md" if args.agullo else "accuracy.md")
     if args.agullo:
-        print(accuracy_agullo.run(args.agullo, args.json, args.calibration))
-        return
-    runs = [read_recorded_run(folder) for folder in run_folders([args.truth])]
-    compared = [compare_run(recorded, args.calibrations) for recorded in runs]
-    text = report(compared)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = args.out.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, args.out)
+        text = accuracy_agullo.run(args.agullo, args.json, args.calibration, args.rows)
+        report_file.write(out, text)
+    else:
+        sections = base_section(args.base) if args.base else run_sections(args.truth, args.calibrations)
+        report_file.update(out, HEAD, sections)
+        text = "\n".join(part for section in sections.items() for part in section)
     print(text)
+
+
+def base_section(data: Path) -> dict[str, str]:
+    return {accuracy_base.HEADING: accuracy_base.run(data)}
+
+
+def run_sections(truth: Path, calibrations: Path | None) -> dict[str, str]:
+    compared = [compare_run(read_recorded_run(folder), calibrations) for folder in run_folders([truth])]
+    whole = [item for item in compared if item.recorded.requests is not None]
+    return {
+        "Whole runs": "\n".join(runs_table(whole)),
+        "Single measurements": "\n".join(measurements_table(compared)),
+    }
 
 
 def compare_run(recorded: RecordedRun, calibrations: Path | None) -> Compared:
@@ -88,26 +111,6 @@ def compare_run(recorded: RecordedRun, calibrations: Path | None) -> Compared:
     calibration = used or choose_calibration(scenario.gpu_spec, scenario.engine)
     seen = any(Path(name).name == recorded.name for name in calibration.provenance.source_runs)
     return Compared(recorded, compare(recorded, options), seen)
-
-
-def report(compared: Sequence[Compared]) -> str:
-    parts = [
-        "# Accuracy against a real server",
-        "",
-        "Written by `python benchmarks/accuracy.py`. Errors are simulated / measured - 1; in brackets the same with "
-        f"all step times 5 % shorter and 5 % longer. {KNIFE_EDGE} marks a measured value between those two. Each run "
-        "is one recording: how much a repetition would differ is not known.",
-        "",
-        "## Whole runs",
-        "",
-        *runs_table([item for item in compared if item.recorded.requests is not None]),
-        "",
-        "## Single measurements",
-        "",
-        *measurements_table(compared),
-        "",
-    ]
-    return "\n".join(parts)
 
 
 def runs_table(compared: Sequence[Compared]) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import math
 import multiprocessing
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import report_file
 from agullo_rows import FINISHED, FITTED, SATURATED, AgulloRow, read_rows
 from agullo_run import play
+
+from simlora.errors import ConfigError
 
 CALM_TTFT_S = 1.0
 """Finished rows whose measured mean TTFT is below are scored by SMAPE, the others by a factor."""
@@ -49,6 +53,8 @@ ASSUMED = (
     "those of the published client with its seed. The client's scrapes of /metrics, which stop the API server, are "
     "simulated; a client has at most 26,000 connections."
 )
+Simulated = dict[str, float] | str
+"""A row's metrics, or why it cannot be simulated."""
 
 
 @dataclass(frozen=True)
@@ -81,39 +87,54 @@ class Result:
         return max(s / m, m / s) if s > 0.0 else math.inf
 
 
-def run(path: Path, json_path: Path | None, calibration: str | None) -> str:
+def run(path: Path, json_path: Path | None, calibration: str | None, log: Path | None = None) -> str:
     """Simulate and score the file's rows; writes the scores where asked to, and returns the report (Markdown)."""
     rows, left_out = read_rows(path)
     used = [row for row in rows if row.fitted]
-    results = simulate([row for row in rows if not row.fitted], calibration)
+    results, failed = simulate([row for row in rows if not row.fitted], calibration, log)
+    for reason in failed.values():
+        left_out[reason] = left_out.get(reason, 0) + 1
     scores = score(results)
     scores["per_model"] = {
         model: score([result for result in results if result.row.model == model])
         for model in sorted({result.row.model for result in results})
     }
-    text = report(scores, results, used, left_out)
     if json_path is not None:
-        temporary = json_path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(scores | {"fitted": [row.path for row in used]}, indent=1) + "\n")
-        os.replace(temporary, json_path)
-    return text
+        text = json.dumps(scores | {"fitted": [row.path for row in used]}, indent=1)
+        report_file.write(json_path, text + "\n")
+    return report(scores, results, used, left_out)
 
 
-def simulate(rows: Sequence[AgulloRow], calibration: str | None, every: int = 50) -> list[Result]:
-    """All rows, on all cores; the long ones (overloaded) first, so that no core waits for them at the end."""
-    order = sorted(rows, key=lambda row: -row.offered_rps)
-    results = []
-    with multiprocessing.Pool(os.cpu_count()) as pool:
-        for result in pool.imap_unordered(partial(_simulate, calibration=calibration), order):
-            results.append(result)
-            if every and len(results) % every == 0:
-                print(f"{len(results)} of {len(rows)} rows", flush=True)
-    place = {row.path: index for index, row in enumerate(rows)}
-    return sorted(results, key=lambda result: place[result.row.path])
+def simulate(
+    rows: Sequence[AgulloRow], calibration: str | None, log: Path | None = None, every: int = 50
+) -> tuple[list[Result], dict[str, str]]:
+    """All rows, on all cores, the long ones (overloaded) first, so that no core waits for them at the end; and why rows
+    cannot be simulated, by path. Rows in the log are not simulated again, the others are added to it."""
+    found = read_log(log) if log is not None and log.exists() else {}
+    order = sorted((row for row in rows if row.path not in found), key=lambda row: -row.offered_rps)
+    with (log or Path(os.devnull)).open("a") as file, multiprocessing.Pool(os.cpu_count(), maxtasksperchild=40) as pool:
+        for path, result in pool.imap_unordered(partial(_simulate, calibration=calibration), order):
+            found[path] = result
+            file.write(json.dumps({"path": path, "simulated": result}) + "\n")
+            file.flush()
+            if every and len(found) % every == 0:
+                print(f"{len(found)} of {len(rows)} rows", file=sys.stderr, flush=True)
+    inorder = [(row, found[row.path]) for row in rows]
+    failed = {row.path: item for row, item in inorder if isinstance(item, str)}
+    return [Result(row, item) for row, item in inorder if not isinstance(item, str)], failed
 
 
-def _simulate(row: AgulloRow, calibration: str | None) -> Result:
-    return Result(row, play(row, calibration).metrics)
+def read_log(path: Path) -> dict[str, Simulated]:
+    """Path of a row -> what was simulated for it."""
+    records = map(json.loads, path.read_text().splitlines())
+    return {record["path"]: record["simulated"] for record in records}
+
+
+def _simulate(row: AgulloRow, calibration: str | None) -> tuple[str, Simulated]:
+    try:
+        return row.path, play(row, calibration).metrics
+    except ConfigError as error:
+        return row.path, f"cannot be simulated: {error.key}"
 
 
 def score(results: Sequence[Result]) -> dict[str, Any]:
@@ -162,10 +183,15 @@ def report(
 ) -> str:
     models = scores["per_model"]
     lines = [
-        "## vLLM 0.8.5 on a 64 GB H100: published runs",
+        "# Accuracy against published runs of vLLM 0.8.5 on an H100 (64 GB)",
         "",
-        f"{scores['rows']} runs of an hour that the fit has not seen; {len(used)} rows were used in fitting and are "
-        f"left out (every row of {FITTED}*). Also left out: "
+        "Written by `python benchmarks/accuracy.py --agullo FILE.csv`. Runs of an hour with many adapters "
+        "(FerranAgulloLopez/GPULLMAdapterOptimization, Apache-2.0), simulated with the calibration `nvidia-h100`: "
+        "its operators, attention, LoRA and host terms are fitted to single steps and to rows of `real_results/qwen*`. "
+        "SMAPE is full-scale: the mean of |s - m| / ((|s| + |m|) / 2).",
+        "",
+        f"{scores['rows']} runs that the fit has not seen; {len(used)} rows were seen in fitting and are left out "
+        f"(every row of `{FITTED}*`). Also left out: "
         + ("; ".join(f"{count} rows: {reason}" for reason, count in left_out.items()) or "none")
         + ".",
         "",

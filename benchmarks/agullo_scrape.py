@@ -20,13 +20,13 @@ from simlora.sim.replica import Replica
 Floats = npt.NDArray[np.float64]
 
 PAUSE_S = 2.0
-SERIES_S = 17e-6
-BYTE_S = 4e-9
+SERIES_S = 13e-6
+BYTE_S = 20e-9
 """Writing and compressing the text, per series and per byte of adapter names; fitted to real_results/qwen*."""
 NAME_BYTES = 10
 """An adapter in a label: dummy-NNN and a comma."""
 SLICE = 128
-TOKEN_S = 1.1e-4
+TOKEN_S = 1.4e-4
 """The API server's time per token: detokenizing, JSON, one event for the client."""
 LARGEST_LOAD = 0.9
 

@@ -12,6 +12,15 @@ DEFAULT_VERSION = "0.20"
 
 
 @dataclass(frozen=True)
+class Loading:
+    """Adapters as vLLM loads them."""
+
+    overlap: bool = False
+    pinned: bool = True
+    prefetch: bool = False
+
+
+@dataclass(frozen=True)
 class Engine:
     """What a calibration is chosen by, and defaults for the rest of an engine's settings."""
 
@@ -28,6 +37,9 @@ class Engine:
     specialize_active_lora: bool = False
     fully_sharded_loras: bool = False
     endpoint: str = "http"
+    kernels: str = "padded"
+    pipeline_parallel_size: int = 1
+    adapter_loading: Loading = Loading()
 
 
 def base_calibration(gpu: GpuSpec, name_or_path: str | None = None, version: str = DEFAULT_VERSION) -> Calibration:

@@ -42,6 +42,8 @@ class CampaignResult:
             return [*lines, "nothing to fit yet"]
         lines.append(f"wrote {self.folder / CALIBRATION} ({self.calibration.id})")
         for name, term in self.calibration.terms:
+            if term is None:
+                continue
             error = "" if term.held_out_error is None else f", held-out error {term.held_out_error:.1%}"
             lines.append(f"  {name}: {term.basis}{error}. {term.note}")
         return lines

@@ -108,7 +108,10 @@ def _report(fit: CampaignFit, rows: Sequence[Row], models: Mapping[str, Any]) ->
         "samples": counts,
         "noisy_share": noisy_share(rows),
         "terms": summary(fit),
-        "lora_families": fit_families(rows, models, HELD_OUT_SEED),
+        "lora_families": {
+            name: term.model_dump(mode="json")
+            for name, term in fit_families(rows, models, fit.calibration, HELD_OUT_SEED).items()
+        },
         "copies_under_compute": [
             {key: row[key] for key in ("compute", "bytes", "slowdown")} for row in of_op(rows, "compute_under_h2d")
         ],

@@ -69,14 +69,15 @@ def _write(folder: Path, log: Any, summary: dict[str, Any], decided: Any, perfet
 @app.command()
 def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Override = None) -> None:
     """Show what takes a GPU's memory, and what binds."""
-    from simlora.memory.fit import build_ledger, require_fit
+    from simlora.memory.fit import build_ledger, require_fit, scenario_shortage
     from simlora.memory.rows import binding, ledger_rows
     from simlora.plan.advice import memory_advice
     from simlora.report.memory import memory_table
 
     scenario, notes = read_scenario(file, from_vllm_args, set_, None)
     ledger = build_ledger(scenario)
-    out.print(memory_table(ledger_rows(ledger), binding(ledger), [*notes, *memory_advice(scenario, ledger)]))
+    binds = binding(ledger, scenario_shortage(scenario, ledger))
+    out.print(memory_table(ledger_rows(ledger), binds, [*notes, *memory_advice(scenario, ledger)]))
     require_fit(scenario)
 
 

@@ -17,3 +17,5 @@ class View(NamedTuple):
     max_loras: int
     outstanding: int
     """Requests sent to it and not finished."""
+    idle_s: float = 0.0
+    """How long it has had nothing to do."""

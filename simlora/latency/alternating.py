@@ -39,3 +39,26 @@ def alternating(
     return StepTiming(
         prepare_s, load_s, *gpu, slope_s, False, 0.0, min(valid_steps, _FOREVER), extrapolated, 0.0, repeat_s
     )
+
+
+def hidden(
+    host: tuple[float, float],
+    load_s: float,
+    gpu: tuple[float, float, float, float],
+    slope_s: float,
+    valid_steps: int,
+    extrapolated: tuple[str, ...],
+) -> StepTiming:
+    """A step whose host work runs while the GPU computes the step before: it takes loads + max(host, GPU).
+
+    host: seconds of a step and of a repetition. The other arguments as in `alternating`.
+    """
+    total_s = sum(gpu)
+    first_s, again_s = (max(seconds - total_s, 0.0) for seconds in host)
+    if again_s > 0.0:
+        if slope_s > 0.0:
+            valid_steps = min(valid_steps, 1 + int(again_s / slope_s))
+        slope_s = 0.0
+    return StepTiming(
+        first_s, load_s, *gpu, slope_s, False, 0.0, min(valid_steps, _FOREVER), extrapolated, 0.0, again_s
+    )

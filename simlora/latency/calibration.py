@@ -8,25 +8,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from simlora.latency.calibration_base import Part, Range, Term
+from simlora.latency.calibration_engines import FamiliesTerm, HostMemoryTerm, LaunchTerm
+
+__all__ = ["Part", "Range", "Term"]
 
 SCHEMA = "simlora-calibration/1"
-
-Range = tuple[float, float]
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Term(Part):
-    """Common to all terms: where the numbers come from and how far they carry."""
-
-    basis: Literal["measured", "assumed", "scaled", "roofline"]
-    measured: dict[str, Range] = Field(default_factory=dict, description="Variable -> lowest and highest value fitted")
-    fit_error: float | None = Field(default=None, ge=0, description="RMS relative error on the samples fitted")
-    held_out_error: float | None = Field(default=None, ge=0, description="RMS relative error on samples left out")
-    note: str = ""
 
 
 class OperatorParameters(Part):
@@ -170,6 +159,13 @@ class Terms(Part):
     front_end: FrontEndTerm
     collectives: CollectiveTerm
     engine_start: StartTerm
+    lora_families: FamiliesTerm | None = None
+    launches: LaunchTerm | None = None
+    host_memory: HostMemoryTerm | None = None
+
+
+OPTIONAL_TERMS = ("lora_families", "launches", "host_memory")
+"""Terms that only engines and kernels other than vLLM's read; a file may leave them out."""
 
 
 class EngineId(Part):

@@ -32,14 +32,19 @@ class Collectives:
     def step_s(self, tokens: int, adapters: int) -> float:
         if self.tp == 1:
             return 0.0
-        per_layer = ALL_REDUCES_PER_LAYER * self._reduce_s(tokens * self.model.hidden_size * self.model.dtype_bytes)
+        per_layer = ALL_REDUCES_PER_LAYER * self.reduce_s(tokens * self.model.hidden_size * self.model.dtype_bytes)
         if self.fully_sharded and adapters:
-            per_layer += SMALL_COLLECTIVES_PER_LAYER * self._reduce_s(tokens * self.slot_rank * 4)
+            per_layer += SMALL_COLLECTIVES_PER_LAYER * self.reduce_s(tokens * self.slot_rank * 4)
         return per_layer * self.model.num_hidden_layers
 
-    def _reduce_s(self, size_bytes: float) -> float:
-        crossing = 2.0 * (self.tp - 1) / self.tp * size_bytes
+    def reduce_s(self, size_bytes: float) -> float:
+        """An all-reduce of that many bytes."""
+        return self.link_s(2.0 * (self.tp - 1) / self.tp * size_bytes)
+
+    def link_s(self, crossing: float, starts: bool = True) -> float:
+        """That many bytes over each GPU's link; starts: as an exchange of its own, not within another."""
         seconds = crossing / (self.link_bytes_per_s * self.parameters.link_fraction)
+        latency_s = self.parameters.latency_s if starts else 0.0
         if self.through_host:
-            return HOST_LATENCY_FACTOR * self.parameters.latency_s + HOST_HOPS * seconds
-        return self.parameters.latency_s + seconds
+            return HOST_LATENCY_FACTOR * latency_s + HOST_HOPS * seconds
+        return latency_s + seconds

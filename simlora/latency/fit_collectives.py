@@ -43,7 +43,7 @@ def fit_collectives(
     return TermFit(
         term="collectives",
         parameters=_parameters(template, found),
-        measured=spans(reduces, tensor_parallel_size="world"),
+        measured=_range(reduces),
         fit_error=relative_rms(fitted[~mask], measured[~mask]),
         held_out_error=held_out_rms(fitted, measured, mask),
         note=f"NCCL all-reduces ({regimes}); an engine's own all-reduce kernels may be faster for small sizes",
@@ -51,6 +51,12 @@ def fit_collectives(
         points=points(reduces, fitted, mask, lambda r: r["bytes"], lambda r: f"all-reduce on {r['world']}"),
         also={},
     )
+
+
+def _range(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """GPUs that reduced together; one GPU, which has nothing to reduce, is no extrapolation."""
+    measured = spans(rows, tensor_parallel_size="world")
+    return {name: (1.0, high) for name, (_, high) in measured.items()}
 
 
 def _parameters(template: CollectiveParameters, values: Mapping[str, float]) -> CollectiveParameters:

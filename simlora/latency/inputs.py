@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+
+class LoadingSettings(Protocol):
+    """How adapters reach the GPU."""
+
+    @property
+    def overlap(self) -> bool: ...
+    @property
+    def pinned(self) -> bool: ...
+    @property
+    def prefetch(self) -> bool: ...
 
 
 class EngineSettings(Protocol):
@@ -38,3 +49,21 @@ class EngineSettings(Protocol):
     def kernels(self) -> str: ...
     @property
     def pipeline_parallel_size(self) -> int: ...
+    @property
+    def adapter_loading(self) -> LoadingSettings: ...
+
+
+@runtime_checkable
+class ArtifactSwitch(Protocol):
+    """S-LoRA: the published code rather than the paper's system."""
+
+    @property
+    def artifact(self) -> bool: ...
+
+
+@runtime_checkable
+class GraphLimit(Protocol):
+    """SGLang: the largest batch with a CUDA graph."""
+
+    @property
+    def cuda_graph_max_bs(self) -> int: ...

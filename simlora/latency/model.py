@@ -138,9 +138,25 @@ class StepLatency:
             # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
             tail_s = max(self._tail_s, base_s + attention_s + lora_s + collective_s - launch_s)
         return StepTiming(
-            host_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, launch_s > 0.0, tail_s,
-            valid_steps, extrapolated, sync_s, repeat_host_s,
+            host_s,
+            load_s,
+            base_s,
+            attention_s,
+            lora_s,
+            collective_s,
+            slope_s,
+            launch_s > 0.0,
+            tail_s,
+            valid_steps,
+            extrapolated,
+            sync_s,
+            repeat_host_s,
         )
+
+    @property
+    def step_scale(self) -> float:
+        """Factor on all step times."""
+        return self._scale
 
     def scaled(self, factor: float) -> StepLatency:
         """The same latency model with all step times (GPU, host, loads; not the front end) multiplied by `factor`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.latency.calibration import Calibration, Term
+from simlora.latency.calibration import OPTIONAL_TERMS, Calibration, Term
 from simlora.latency.inputs import EngineSettings
 from simlora.scenario.model_spec import ModelSpec
 
@@ -17,7 +17,7 @@ def static_extrapolations(calibration: Calibration, model: ModelSpec, engine: En
     }
     if engine.enable_lora:
         values |= {"max_loras": float(engine.max_loras), "max_lora_rank": float(engine.max_lora_rank)}
-    terms = dict(calibration.terms)
+    terms = {name: term for name, term in calibration.terms if name not in OPTIONAL_TERMS}
     names = [name for name, term in terms.items() if _outside(term, values)]
     if engine.tensor_parallel_size > 1 and calibration.terms.collectives.basis != "measured":
         names.append("collectives")

@@ -6,6 +6,7 @@ from typing import Any
 
 from simlora.latency.calibration import Calibration, GpuId, StartParameters, Term
 from simlora.latency.inputs import EngineSettings
+from simlora.latency.scaling_engines import scaled_families, scaled_launches
 from simlora.scenario.gpu_spec import GpuSpec
 
 ROOFLINE_MEMORY_FRACTION = 0.8
@@ -61,20 +62,23 @@ def scale_to_gpu(calibration: Calibration, gpu: GpuSpec) -> Calibration:
     notes: list[str] = []
     memory, compute = new.hbm_bytes_per_s / old.hbm_bytes_per_s, new.bf16_flops / old.bf16_flops
     if old.architecture != new.architecture:
-        terms |= _roofline(calibration, gpu)
+        terms |= _roofline(calibration, gpu) | _scaled_rows(calibration, memory)
         notes.append(f"{gpu.architecture} has no calibration: roofline of {gpu.name}")
     elif memory != 1.0 or compute != 1.0:
         terms |= _scaled_operators(calibration, memory, compute)
+        terms |= _scaled_rows(calibration, memory)
         notes.append(f"scaled from {old.name} to {new.name}: memory x{memory:.3f}, compute x{compute:.3f}")
     if old.architecture != new.architecture or old.sm_count != new.sm_count:
         blocks = old.sm_count / new.sm_count
-        terms["lora_kernels"] = _with(calibration.terms.lora_kernels, **dict.fromkeys(BLOCK_COSTS, blocks))
+        kernels = terms.get("lora_kernels", calibration.terms.lora_kernels)
+        terms["lora_kernels"] = _with(kernels, **dict.fromkeys(BLOCK_COSTS, blocks))
         notes.append(f"LoRA thread blocks x{blocks:.3f} (SMs)")
     link = new.host_link_bytes_per_s / old.host_link_bytes_per_s
     if link != 1.0:
         terms["copies"] = _with(calibration.terms.copies, bytes_per_s=link)
         notes.append(f"host link x{link:.3f}")
-    scaled = calibration.terms.model_copy(update=dict(terms))
+    families = scaled_families(calibration.terms, old, new)  # marked where a step uses one
+    scaled = calibration.terms.model_copy(update={**terms, **families})
     result = calibration.model_copy(update={"terms": scaled, "gpu": new})
     return _marked(result, tuple(terms), "; ".join(notes)) if terms else result
 
@@ -84,7 +88,7 @@ def scale_host(calibration: Calibration, factor: float) -> Calibration:
     terms = calibration.terms
     host, front, copies = terms.host, terms.front_end, terms.copies
     keys = [key for key in type(host.parameters).model_fields if key != "tail_s"]
-    changes = {
+    changes = scaled_launches(terms, factor) | {
         "host": _with(host, **dict.fromkeys(keys, factor)),
         "front_end": _with(front, **dict.fromkeys(type(front.parameters).model_fields, factor)),
         "copies": _with(
@@ -101,6 +105,14 @@ def _scaled_operators(calibration: Calibration, memory: float, compute: float) -
     terms = calibration.terms
     operators = _with(terms.operators, weight_bytes_per_s=memory, activation_bytes_per_s=memory, gemm_flops=compute)
     return {"operators": operators, "attention": _with(terms.attention, kv_bytes_per_s=memory, prefill_flops=compute)}
+
+
+def _scaled_rows(calibration: Calibration, memory: float) -> dict[str, Term]:
+    """LoRA kernels whose reading and adding of rows is apart from their blocks."""
+    kernels = calibration.terms.lora_kernels
+    if kernels.parameters.row_bytes_per_s is None:
+        return {}
+    return {"lora_kernels": _with(kernels, row_bytes_per_s=memory)}
 
 
 def _roofline(calibration: Calibration, gpu: GpuSpec) -> dict[str, Term]:

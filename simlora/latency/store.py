@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simlora.errors import ConfigError
-from simlora.latency.calibration import Calibration
+from simlora.latency.calibration import OPTIONAL_TERMS, Calibration
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling import scale_to_engine, scale_to_gpu
 from simlora.scenario.gpu_spec import GpuSpec
@@ -47,8 +47,9 @@ def shipped() -> list[str]:
 def choose_calibration(gpu: GpuSpec, engine: EngineSettings, name_or_path: str | None = None) -> Calibration:
     """The calibration named, or the nearest shipped one, carried over to this GPU and engine.
 
-    Nearest by engine kind, then minor version, then GPU architecture, then GPU. `notes` of the result says what was
-    chosen and by which factors it was scaled, `extrapolated` which terms that concerns. Raises ConfigError.
+    Nearest by engine kind, then minor version, then GPU architecture, then GPU; for an engine that none was measured
+    with, before the version, one that holds kernels of several families. `notes` of the result says what was chosen and
+    by which factors it was scaled, `extrapolated` which terms that concerns. Raises ConfigError.
     """
     if name_or_path is None:
         calibration = _nearest(gpu, engine)
@@ -57,7 +58,35 @@ def choose_calibration(gpu: GpuSpec, engine: EngineSettings, name_or_path: str |
         calibration = load_calibration(name_or_path)
         note = f"calibration {calibration.id} as asked for"
     noted = calibration.model_copy(update={"notes": (*calibration.notes, note)})
-    return scale_to_gpu(scale_to_engine(noted, engine), gpu)
+    scaled = scale_to_gpu(scale_to_engine(noted, engine), gpu)
+    return _with_families(scaled, gpu) if needs_families(engine) else scaled
+
+
+def needs_families(engine: EngineSettings) -> bool:
+    """Whether steps or loads of this engine are priced by terms that a calibration may leave out."""
+    loading = engine.adapter_loading
+    return engine.kind != "vllm" or engine.kernels != "padded" or bool(loading.overlap) or loading.pinned is False
+
+
+def _with_families(calibration: Calibration, gpu: GpuSpec) -> Calibration:
+    """Optional terms that the calibration leaves out, from the nearest one that has them, scaled to this GPU."""
+    missing = [name for name in OPTIONAL_TERMS if getattr(calibration.terms, name) is None]
+    if not missing:
+        return calibration
+    others = [load_calibration(name) for name in shipped()]
+    others = [item for item in others if all(getattr(item.terms, name) is not None for name in missing)]
+    if not others:
+        allowed = f"a calibration with the terms {', '.join(missing)}"
+        raise ConfigError("<arguments>", "calibration", calibration.id, allowed)
+    other = min(others, key=lambda x: (x.gpu.architecture != gpu.architecture, x.gpu.name != gpu.name, x.id))
+    terms = {name: getattr(scale_to_gpu(other, gpu).terms, name) for name in missing}
+    return calibration.model_copy(
+        update={
+            "terms": calibration.terms.model_copy(update=terms),
+            "extrapolated": tuple(dict.fromkeys((*calibration.extrapolated, "lora_kernels"))),
+            "notes": (*calibration.notes, f"{', '.join(missing)} from {other.id}"),
+        }
+    )
 
 
 def _nearest(gpu: GpuSpec, engine: EngineSettings) -> Calibration:
@@ -65,9 +94,12 @@ def _nearest(gpu: GpuSpec, engine: EngineSettings) -> Calibration:
     if not candidates:
         raise ConfigError("<arguments>", "calibration", None, f"no calibration is shipped in {CALIBRATION_FOLDER}")
 
-    def distance(candidate: Calibration) -> tuple[bool, bool, bool, bool, str]:
+    other_kernels = needs_families(engine)
+
+    def distance(candidate: Calibration) -> tuple[bool, bool, bool, bool, bool, str]:
         return (
             candidate.engine.kind != engine.kind,
+            engine.kind != "vllm" and other_kernels and candidate.terms.lora_families is None,
             candidate.engine.version != minor_version(engine.version),
             candidate.gpu.architecture != gpu.architecture,
             candidate.gpu.name != gpu.name,
@@ -84,5 +116,9 @@ def minor_version(version: str) -> str:
 
 def calibration_sha256(calibration: Calibration) -> str:
     """A digest of everything that can change a result (canonical JSON)."""
-    text = json.dumps(calibration.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+    data = calibration.model_dump(mode="json", by_alias=True)
+    for name in OPTIONAL_TERMS:
+        if data["terms"][name] is None:  # a file without the term has the digest that it always had
+            del data["terms"][name]
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

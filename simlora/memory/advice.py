@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simlora.memory.fit import build_ledger, gb, with_settings
+from simlora.memory.fit import AnyLedger, vllm_ledger, with_settings
+from simlora.memory.ledger import MemoryLedger
+from simlora.memory.shortage import gb
 
 if TYPE_CHECKING:
-    from simlora.memory.ledger import MemoryLedger
     from simlora.scenario.root import Scenario
 
 
@@ -22,27 +23,30 @@ class Waste(NamedTuple):
 
 
 def rank_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste | None:
-    """max_lora_rank above the smallest rank that vLLM allows and that holds every adapter; None if it is that rank."""
+    """max_lora_rank above the smallest rank that vLLM allows and that holds every adapter; None if it is that rank,
+    and for other engines."""
     engine, used = scenario.engine, _ranks(scenario)
-    if not engine.enable_lora or not used:
+    if engine.kind != "vllm" or not engine.enable_lora or not used:
         return None
     enough = min(rank for rank in scenario.rules.allowed_lora_ranks if rank >= max(used))
     if enough >= engine.max_lora_rank:
         return None
-    return _waste(ledger or build_ledger(scenario), "max_lora_rank", engine.max_lora_rank, enough)
+    return _waste(ledger or vllm_ledger(scenario), "max_lora_rank", engine.max_lora_rank, enough)
 
 
 def slot_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste | None:
-    """More slots than adapters; None if there are not."""
+    """More of vLLM's slots than adapters; None if there are not."""
     engine, count = scenario.engine, scenario.adapters.count
-    if not engine.enable_lora or not 0 < count < engine.max_loras:
+    if engine.kind != "vllm" or not engine.enable_lora or not 0 < count < engine.max_loras:
         return None
-    return _waste(ledger or build_ledger(scenario), "max_loras", engine.max_loras, count)
+    return _waste(ledger or vllm_ledger(scenario), "max_loras", engine.max_loras, count)
 
 
-def advice(scenario: Scenario, ledger: MemoryLedger | None = None) -> tuple[str, ...]:
-    """One sentence per flag that takes KV memory without need; empty if there is none."""
-    ledger = ledger or build_ledger(scenario)
+def advice(scenario: Scenario, ledger: AnyLedger | None = None) -> tuple[str, ...]:
+    """One sentence per flag that takes KV memory without need; empty if there is none, and for other engines."""
+    if scenario.engine.kind != "vllm":
+        return ()
+    ledger = ledger if isinstance(ledger, MemoryLedger) else vllm_ledger(scenario)
     lines = []
     rank = rank_waste(scenario, ledger)
     if rank:

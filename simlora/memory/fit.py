@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from simlora.errors import ConfigError
+from simlora.memory.engine_build import engine_ledger
+from simlora.memory.engine_fit import engine_shortage
+from simlora.memory.engine_inputs import MemoryInputs
+from simlora.memory.engine_ledger import EngineLedger
 from simlora.memory.ledger import MemoryLedger, compute_ledger
 from simlora.memory.settings import settings_of
+from simlora.memory.shortage import CONTEXT, OVERRIDE, SLOTS, UTILIZATION, WEIGHTS, Shortage, gb, largest_that
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
 
-WEIGHTS, SLOTS, CONTEXT, UTILIZATION, OVERRIDE = "weights", "LoRA slots", "context length", "utilization", "KV override"
-"""Terms that can keep an engine from starting."""
+AnyLedger = MemoryLedger | EngineLedger
+"""The ledger of a replica of any kind of engine."""
 
 _MAX_TP = 64
 
 
-class Shortage(NamedTuple):
-    """Why an engine does not start: the binding term, the key to change, and the largest value that fits."""
-
-    term: str
-    key: str
-    value: object
-    largest: int | float | None
-    """None: no value of that key helps."""
-    message: str
-
-
-def build_ledger(scenario: Scenario) -> MemoryLedger:
+def build_ledger(scenario: Scenario) -> AnyLedger:
     """The ledger of one GPU of the scenario's replicas, whether or not it fits."""
+    return vllm_ledger(scenario) if scenario.engine.kind == "vllm" else engine_ledger(MemoryInputs.of(scenario))
+
+
+def vllm_ledger(scenario: Scenario) -> MemoryLedger:
+    """The ledger of a scenario with engine kind vllm."""
     return compute_ledger(
         scenario.model_spec,
         scenario.gpu_spec,
@@ -42,13 +40,20 @@ def build_ledger(scenario: Scenario) -> MemoryLedger:
     )
 
 
-def require_fit(scenario: Scenario) -> MemoryLedger:
+def require_fit(scenario: Scenario) -> AnyLedger:
     """The ledger, or ConfigError naming what binds and the largest value that fits."""
     ledger = build_ledger(scenario)
-    problem = shortage(ledger)
+    problem = scenario_shortage(scenario, ledger)
     if problem is not None:
         raise ConfigError(scenario.source, problem.key, problem.value, problem.message)
     return ledger
+
+
+def scenario_shortage(scenario: Scenario, ledger: AnyLedger) -> Shortage | None:
+    """What keeps the scenario's replicas from starting; None if they start. ledger: of that scenario."""
+    if isinstance(ledger, MemoryLedger):
+        return shortage(ledger)
+    return None if ledger.fits else engine_shortage(scenario)
 
 
 def fits(ledger: MemoryLedger) -> bool:
@@ -80,26 +85,13 @@ def largest_max_loras(ledger: MemoryLedger) -> int | None:
     """The largest max_loras up to the ledger's own that fits, everything else equal; None if not even one slot fits."""
     if not ledger.settings.enable_lora:
         return None
-    return _largest(1, ledger.settings.max_loras, lambda slots: fits(with_settings(ledger, max_loras=slots)))
+    return largest_that(1, ledger.settings.max_loras, lambda slots: fits(with_settings(ledger, max_loras=slots)))
 
 
 def with_settings(ledger: MemoryLedger, **changes: object) -> MemoryLedger:
     """The ledger of the same model and GPU under other settings; host_bytes is not recomputed."""
     settings = replace(ledger.settings, **changes)  # type: ignore[arg-type]
     return compute_ledger(ledger.model, ledger.gpu, settings, None, ledger.adapter_modules)
-
-
-def _largest(low: int, high: int, ok: Callable[[int], bool]) -> int | None:
-    """The largest value in low .. high that is ok, if ok holds up to some value and not beyond; None if none is."""
-    if not ok(low):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ok(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _slot_shortage(ledger: MemoryLedger, largest: int) -> Shortage:
@@ -164,8 +156,3 @@ def _kv_state(ledger: MemoryLedger) -> str:
     if ledger.kv_tokens < ledger.settings.max_model_len:
         return f"the KV cache holds {ledger.kv_tokens} tokens, fewer than max_model_len {ledger.settings.max_model_len}"
     return f"the GPU's {gb(ledger.total_bytes)} lack {gb(-ledger.headroom_bytes)}"
-
-
-def gb(value: float) -> str:
-    """Bytes as decimal gigabytes for messages."""
-    return f"{value / 1e9:.1f} GB"

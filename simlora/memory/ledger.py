@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from simlora.memory.base import AdapterRoom
 from simlora.memory.device_memory import cuda_total_bytes
 from simlora.memory.graphs import graph_bytes
 from simlora.memory.lora_tensors import slot_bytes, slot_tensors
@@ -93,6 +94,29 @@ class MemoryLedger:
     def kv_bytes(self) -> int:
         """GPU memory of the KV cache."""
         return self.kv_blocks * self.kv_block_bytes
+
+    @property
+    def kv_units(self) -> int:
+        """Blocks that requests can hold: all but the null block."""
+        return max(self.kv_blocks - 1, 0)
+
+    @property
+    def kv_unit_tokens(self) -> int:
+        return self.settings.block_size
+
+    @property
+    def kv_unit_bytes(self) -> int:
+        return self.kv_block_bytes
+
+    @property
+    def adapter_area_bytes(self) -> int:
+        return self.slots_bytes
+
+    @property
+    def adapter_room(self) -> AdapterRoom:
+        """The slots."""
+        slots = self.settings.max_loras if self.settings.enable_lora else 0
+        return AdapterRoom(slots, 0, False, self.slots_bytes)
 
     @property
     def headroom_bytes(self) -> int:

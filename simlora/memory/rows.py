@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simlora.memory.fit import gb, shortage
+from simlora.memory.engine_ledger import ADAPTERS, EngineLedger
+from simlora.memory.fit import AnyLedger, shortage
 from simlora.memory.ledger import MemoryLedger
+from simlora.memory.shortage import Shortage, gb
 
 
 class LedgerRow(NamedTuple):
@@ -17,11 +19,26 @@ class LedgerRow(NamedTuple):
     note: str
 
 
-def ledger_rows(ledger: MemoryLedger) -> list[LedgerRow]:
+def ledger_rows(ledger: AnyLedger) -> list[LedgerRow]:
     """Rows that add up to the GPU's memory as CUDA reports it; the last one is negative if the engine cannot start."""
+    entries = _engine_entries(ledger) if isinstance(ledger, EngineLedger) else _vllm_entries(ledger)
+    return [LedgerRow(label, size, size / ledger.total_bytes, note) for label, size, note in entries]
+
+
+def _engine_entries(ledger: EngineLedger) -> list[tuple[str, int, str]]:
+    """Every part of the engine, then its KV cache and what is free."""
+    parts = [(part.label, part.bytes, part.note) for part in ledger.parts if part.bytes or part.role == ADAPTERS]
+    tokens = (
+        "" if ledger.kv_unit_tokens == 1 else f" of {ledger.kv_unit_tokens} tokens: {ledger.usable_kv_tokens} tokens"
+    )
+    note = f"{ledger.kv_units} {ledger.unit_name}{tokens}"
+    return [*parts, (ledger.kv_label, ledger.kv_bytes, note), ("free", ledger.headroom_bytes, "")]
+
+
+def _vllm_entries(ledger: MemoryLedger) -> list[tuple[str, int, str]]:
     settings = ledger.settings
     kv_blocks = ledger.kv_blocks
-    entries = [
+    return [
         ("weights", ledger.weight_bytes, f"{ledger.model.name}, tensor_parallel_size {settings.tensor_parallel_size}"),
         ("LoRA slots", ledger.slots_bytes, _slot_note(ledger)),
         ("allocator rounding", ledger.rounding_bytes, "PyTorch blocks larger than the tensors in them"),
@@ -31,25 +48,38 @@ def ledger_rows(ledger: MemoryLedger) -> list[LedgerRow]:
         ("KV cache", ledger.kv_bytes, f"{kv_blocks} blocks of {settings.block_size} tokens: {ledger.kv_tokens} tokens"),
         ("free", ledger.headroom_bytes, f"gpu_memory_utilization {settings.gpu_memory_utilization:g}"),
     ]
-    return [LedgerRow(label, size, size / ledger.total_bytes, note) for label, size, note in entries]
 
 
-def binding(ledger: MemoryLedger) -> str:
-    """What limits the replica: why it does not start, or what takes the most from the KV cache."""
-    problem = shortage(ledger)
+def binding(ledger: AnyLedger, problem: Shortage | None = None) -> str:
+    """What limits the replica: why it does not start, or what takes the most from the KV cache.
+
+    problem: of the ledger's scenario (scenario_shortage); found here for vLLM.
+    """
+    problem = shortage(ledger) if problem is None and isinstance(ledger, MemoryLedger) else problem
     if problem is not None:
         return f"does not fit: {problem.message}"
-    takers = {
+    takers = _takers(ledger)
+    label = max(takers, key=lambda name: takers[name])
+    return (
+        f"{label} take {takers[label] / ledger.budget_bytes:.0%} of the {gb(ledger.budget_bytes)} that the engine may "
+        f"use; the KV cache gets {ledger.kv_bytes / ledger.budget_bytes:.0%}, {_tokens(ledger)} tokens"
+    )
+
+
+def _tokens(ledger: AnyLedger) -> int:
+    return ledger.kv_tokens if isinstance(ledger, MemoryLedger) else ledger.usable_kv_tokens
+
+
+def _takers(ledger: AnyLedger) -> dict[str, int]:
+    """Label -> bytes of what the budget pays for beside the KV cache."""
+    if isinstance(ledger, EngineLedger):
+        return {part.label: part.bytes for part in ledger.parts if part.in_budget}
+    return {
         "weights": ledger.weight_bytes,
         "LoRA slots": ledger.slots_bytes,
         "activations": ledger.activation_bytes,
         "CUDA graphs": ledger.graph_bytes if ledger.graphs_in_budget else 0,
     }
-    label = max(takers, key=lambda name: takers[name])
-    return (
-        f"{label} take {takers[label] / ledger.budget_bytes:.0%} of the {gb(ledger.budget_bytes)} that the engine may "
-        f"use; the KV cache gets {ledger.kv_bytes / ledger.budget_bytes:.0%}, {ledger.kv_tokens} tokens"
-    )
 
 
 def _slot_note(ledger: MemoryLedger) -> str:

@@ -8,29 +8,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simlora.results.words import CATEGORY_WORDS
+
 if TYPE_CHECKING:
     from simlora.plan.decision import Candidate, Decision, Outcome
-
-WORDS = {
-    "queue_slots": "waiting for an adapter slot",
-    "queue_kv": "waiting for KV memory",
-    "queue_seqs": "waiting for a seat (max_num_seqs)",
-    "queue_tokens": "waiting for the step in progress and the token budget",
-    "route": "the front end and the router",
-    "load": "adapter loads that block the step",
-    "prefill": "computing prompts",
-    "decode_base": "decoding: the base model",
-    "decode_lora": "decoding: the LoRA kernels",
-    "host": "the host: scheduling and launching",
-    "collective": "all-reduce between GPUs",
-}
-"""The summary's bottleneck shares in words."""
-
 
 def decision_panel(decision: Decision) -> RenderableType:
     """What binds, a table of the changes tried, and the recommendation."""
     slo = "meets its SLO" if decision.meets_slo else "misses its SLO"
-    word = WORDS.get(decision.binding, decision.binding)
+    word = CATEGORY_WORDS.get(decision.binding, decision.binding)
     head = Text(f"decision: {slo}; {decision.share:.0%} of request time goes to {word}", style="bold")
     if not decision.candidates:
         return Group(Text(""), head, Text("nothing to change: no other part of request time is large enough"))

@@ -128,10 +128,11 @@ def machine(summary: Summary) -> list[Fact]:
 def money(summary: Summary) -> list[Fact]:
     """Cost."""
     cost = summary["cost"]
-    hourly = cost["usd"] / cost["gpu_hours"] * cost["gpus"] if cost["usd"] is not None and cost["gpu_hours"] else None
+    hourly = cost["usd_per_hour"]
     monthly = None if hourly is None else hourly * HOURS_PER_MONTH
     return [
         Fact("GPUs", units.number(cost["gpus"])),
+        *([Fact("GPUs at a time", units.number(cost["gpus_mean"]))] if cost["gpus_mean"] < cost["gpus"] else []),
         Fact("GPU-hours", units.number(cost["gpu_hours"])),
         Fact("this run", units.usd(cost["usd"])),
         Fact("per hour", units.usd(hourly)),

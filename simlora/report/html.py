@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simlora.memory.fit import build_ledger, scenario_shortage
+from simlora.memory.rows import binding, ledger_rows
 from simlora.report import facts, units
 from simlora.report.decision import change_label, recommendation
 from simlora.report.facts import Summary
@@ -11,6 +13,7 @@ from simlora.report.html_template import TEMPLATE
 from simlora.report.plots import cdf_plot, timeline_plot
 from simlora.results.fairness import tenant_rows, worst
 from simlora.results.latency import Measured
+from simlora.scenario import Scenario
 from simlora.sim.log import SimulationLog
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ def render_html(summary: Summary, log: SimulationLog, decision: Decision | None 
     return environment.from_string(TEMPLATE).render(
         **_words(summary, log.scenario),
         **_tables(summary, measured),
+        **_memory(log.scenario),
         **_decision(decision),
         cdf=cdf_plot(measured),
         timeline=timeline_plot(measured),
@@ -81,6 +85,15 @@ def _decision(decision: Decision | None) -> dict[str, Any]:
         "tried": rows,
         "sampled": units.number(decision.sampled_requests),
     }
+
+
+def _memory(scenario: Any) -> dict[str, Any]:
+    """The byte ledger of the scenario's engine, part by part."""
+    if not isinstance(scenario, Scenario):
+        return {"ledger": None}
+    ledger = build_ledger(scenario)
+    rows = [(r.label, f"{r.bytes / 1e9:.2f}", units.percent(r.share), r.note) for r in ledger_rows(ledger)]
+    return {"ledger": rows, "binding": binding(ledger, scenario_shortage(scenario, ledger))}
 
 
 def _outcome(outcome: Outcome) -> list[str]:

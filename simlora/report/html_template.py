@@ -121,6 +121,17 @@ Thrashing means {{ rule }}: {{ "yes" if thrashing else "no" }}.</p>
 {% endfor %}
 </div>
 
+{% if ledger %}
+<h2>Memory of one GPU</h2>
+<div class="scroll"><table>
+<tr><th></th><th>GB</th><th>share</th><th></th></tr>
+{% for label, size, share, note in ledger %}
+<tr><td>{{ label }}</td><td>{{ size }}</td><td>{{ share }}</td><td>{{ note }}</td></tr>
+{% endfor %}
+</table></div>
+<p class="dim">{{ binding }}.</p>
+{% endif %}
+
 <h2>Tenants served worst</h2>
 <p class="dim">{{ num_tenants }} tenants, Jain index {{ jain }} of the share of time in service.
 Requests by rank: {% for rank, share in ranks %}{{ rank }}: {{ share }}{{ ", " if not loop.last }}{% endfor %}.</p>

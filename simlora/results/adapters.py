@@ -15,6 +15,13 @@ from simlora.sim.log import ReplicaLog
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+PADDING_KERNELS = ("padded", "padded-bmm")
+"""LoRA kernels that compute every adapter of a step at one rank; the others compute each at its own."""
+SLOTTED_ENGINES = ("vllm", "sglang")
+"""Every adapter on the GPU takes a slot of engine.max_lora_rank."""
+BUFFERED_ENGINES = ("punica", "grouped", "sequential", "merged-swap")
+"""Every adapter on the GPU takes a buffer of the largest rank of all adapters."""
+
 
 def adapters_block(measured: Measured) -> dict[str, Any]:
     """{distinct, gpu_hit_rate, host_hit_rate, loads, load_bytes, evictions, churn_per_s}.
@@ -70,7 +77,8 @@ def ranks_block(measured: Measured) -> dict[str, Any]:
 
     share_by_rank: share of offered requests per rank (0: base model). Compute waste: share of the time of LoRA kernels
     spent on rank padding. Memory waste: bytes of all slots beyond what their adapters need at their own rank, taking an
-    adapter in a slot to have the mean rank of the requests with adapters; unsharded.
+    adapter in a slot to have the mean rank of the requests with adapters; unsharded. Kernels that do not pad waste no
+    compute, and engines that give an adapter what it needs no memory.
     """
     requests = measured.log.requests
     ranks, counts = np.unique(requests.rank, return_counts=True)
@@ -84,9 +92,10 @@ def ranks_block(measured: Measured) -> dict[str, Any]:
 
 def _compute_waste(measured: Measured) -> float | None:
     wasted = total = 0.0
+    pads = getattr(measured.log.scenario.engine, "kernels", "padded") in PADDING_KERNELS
     for replica in measured.log.replicas:
         lora_s = replica.runs["lora_s"] * replica.runs["steps"]
-        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"]))
+        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"])) if pads else 0.0
         total += float(np.sum(lora_s))
     return rate(wasted, total)
 
@@ -100,8 +109,18 @@ def _memory_waste(measured: Measured) -> int | None:
     if model is None or modules is None or not len(rank):
         return None
     slots = sum(replica.slots for replica in measured.log.replicas)
-    unused_rank = int(scenario.engine.max_lora_rank) - float(rank.mean())
-    return round(slots * unused_rank * adapter_bytes(model, 1, modules))
+    unused_rank = _slot_rank(scenario) - float(rank.mean())
+    return round(slots * unused_rank * adapter_bytes(model, 1, modules)) if unused_rank > 0 else 0
+
+
+def _slot_rank(scenario: Any) -> int:
+    """The rank that a slot is made for; 0 where an adapter takes what it needs."""
+    kind = getattr(scenario.engine, "kind", "vllm")
+    if kind in SLOTTED_ENGINES:
+        return int(scenario.engine.max_lora_rank)
+    if kind not in BUFFERED_ENGINES:
+        return 0
+    return max((rank for rank, count in scenario.adapters.rank_counts().items() if count > 0), default=0)
 
 
 def active_adapters(measured: Measured) -> dict[str, Any]:

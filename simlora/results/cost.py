@@ -1,4 +1,7 @@
-"""What the simulated serving costs. GPU time is paid from engine start-up to the end of the simulation, idle or not."""
+"""What the simulated serving costs.
+
+GPU time is paid from engine start-up to the end of the simulation, idle or not, unless deployments may sleep.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,15 @@ from simlora.sim.log import ReplicaLog
 
 
 def up_s(measured: Measured, replica: ReplicaLog) -> float:
-    """Seconds for which the replica's GPUs are paid: start-up, then the simulated time."""
-    return replica.start_s + measured.log.end_s
+    """Seconds for which the replica's GPUs are paid: start-up, then the simulated time, unless it slept meanwhile."""
+    return replica.start_s + measured.log.end_s if replica.paid_s is None else replica.paid_s
+
+
+def _paid_fraction(measured: Measured, replica: ReplicaLog) -> float:
+    """Share of the time in which the replica has its GPUs; 1 unless it may sleep."""
+    if replica.paid_s is None or measured.log.end_s <= 0:
+        return 1.0
+    return replica.paid_s / (replica.start_s + measured.log.end_s)
 
 
 def gpu_hour_usd(scenario: Any) -> float | None:
@@ -24,18 +34,25 @@ def gpu_hour_usd(scenario: Any) -> float | None:
 
 
 def cost_block(measured: Measured) -> dict[str, Any]:
-    """{gpus, gpu_hours, usd, usd_per_1m_tokens, usd_per_1m_output_tokens}; tokens are those of completed requests."""
+    """{gpus, gpu_hours, usd, usd_per_1m_tokens, usd_per_1m_output_tokens, gpus_mean, usd_per_hour}.
+
+    gpus counts all deployments, gpus_mean what was paid for at a time, as usd_per_hour does; tokens are those of
+    completed requests.
+    """
     requests, done = measured.log.requests, measured.completed
     gpu_hours = sum(up_s(measured, replica) * replica.gpus for replica in measured.log.replicas) / 3600
     price = gpu_hour_usd(measured.log.scenario)
     usd = None if price is None else gpu_hours * price
     output = int(np.sum(requests.output_tokens[done]))
+    mean = sum(replica.gpus * _paid_fraction(measured, replica) for replica in measured.log.replicas)
     return {
         "gpus": sum(replica.gpus for replica in measured.log.replicas),
         "gpu_hours": gpu_hours,
         "usd": usd,
         "usd_per_1m_tokens": _per_million(usd, output + int(np.sum(requests.prompt_tokens[done]))),
         "usd_per_1m_output_tokens": _per_million(usd, output),
+        "gpus_mean": mean,
+        "usd_per_hour": None if price is None else mean * price,
     }
 
 

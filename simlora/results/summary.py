@@ -101,7 +101,7 @@ def _notes(measured: Measured) -> list[str]:
             f"warm-up: {left_out} requests that arrived in the first {measured.warmup_s:g} s are left out of the "
             "percentiles, but not of throughput, attainment and cost"
         )
-    start_s = sum(replica.start_s * replica.gpus for replica in measured.log.replicas)
+    start_s = sum(replica.start_s * replica.gpus for replica in measured.log.replicas if replica.paid_s is None)
     paid_s = start_s + measured.log.end_s * sum(replica.gpus for replica in measured.log.replicas)
     if paid_s and start_s / paid_s >= START_UP_NOTE_FRACTION:
         notes.append(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.arrivals import FlashCrowdArrivals, peak_rate_rps
 from simlora.scenario.base import WrongValueError
+from simlora.scenario.cluster import ClusterConfig
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -29,6 +30,7 @@ def check_scenario(scenario: Scenario) -> None:
     elif scenario.adapters.count:
         raise WrongValueError("adapters.count", scenario.adapters.count, "must be 0 with engine.enable_lora: false")
     scenario.engine.check(scenario)
+    _check_topology(scenario)
 
 
 def _check_parallelism(scenario: Scenario) -> None:
@@ -90,3 +92,19 @@ def _check_pinned(adapters: AdaptersConfig) -> None:
             raise WrongValueError("adapters.pinned", adapter, allowed)
     if len(set(adapters.pinned)) < len(adapters.pinned):
         raise WrongValueError("adapters.pinned", list(adapters.pinned), "an id is listed twice")
+
+
+def _check_topology(scenario: Scenario) -> None:
+    cluster, plain = scenario.cluster, ClusterConfig()
+    if cluster.topology == "shared":
+        if cluster.dedicated != plain.dedicated:
+            allowed = "only with cluster.topology: dedicated"
+            raise WrongValueError("cluster.dedicated", cluster.dedicated.model_dump(exclude_none=True), allowed)
+        return
+    for key in ("replicas", "router"):
+        if getattr(cluster, key) != getattr(plain, key):
+            allowed = "left out with cluster.topology: dedicated, which has one replica per tenant and routes by tenant"
+            raise WrongValueError(f"cluster.{key}", getattr(cluster, key), allowed)
+    if scenario.engine.kind != "vllm" or not scenario.adapters.count:
+        allowed = "shared, unless engine.kind is vllm and there are adapters to merge"
+        raise WrongValueError("cluster.topology", cluster.topology, allowed)

@@ -19,8 +19,25 @@ class RouterConfig(Config):
     delay_s: float = Field(default=0.0, ge=0, le=3600, description="Age of a scrape when it arrives at the router")
 
 
-class ClusterConfig(Config):
-    """Equal replicas of the engine."""
+class DedicatedConfig(Config):
+    """One deployment per tenant."""
 
-    replicas: int = Field(default=1, ge=1, le=10_000, description="Number of replicas")
-    router: RouterConfig = Field(default=RouterConfig(), description="Router in front of them")
+    scale_to_zero_s: float | None = Field(
+        default=None, ge=0, description="Idle time after which a deployment gives its GPUs back; null: never"
+    )
+    cold_start_s: float | None = Field(
+        default=None, ge=0, description="From asking for GPUs to serving; null: the calibrated engine start"
+    )
+
+
+class ClusterConfig(Config):
+    """Equal replicas of the engine, or one deployment per tenant."""
+
+    topology: Literal["shared", "dedicated"] = Field(
+        default="shared",
+        description="shared: replicas that all serve every adapter. dedicated: for each adapter a deployment of its "
+        "own, the adapter merged into its weights and LoRA off",
+    )
+    replicas: int = Field(default=1, ge=1, le=10_000, description="Number of replicas (shared)")
+    router: RouterConfig = Field(default=RouterConfig(), description="Router in front of them (shared)")
+    dedicated: DedicatedConfig = Field(default=DedicatedConfig(), description="Deployments (dedicated)")

@@ -21,7 +21,8 @@ def resolve_sections(scenario: Scenario) -> dict[str, Config]:
     """The sections whose defaults depend on others, resolved. The scenario's own sections are not modified."""
     adapters = scenario.adapters.filled(count=_count(scenario))
     if "ranks" not in adapters.model_fields_set:
-        adapters = adapters.model_copy(update={"ranks": {min(DEFAULT_RANK, scenario.engine.max_lora_rank): 1.0}})
+        most = scenario.engine.max_lora_rank or DEFAULT_RANK  # null: an engine that sizes itself for the adapters
+        adapters = adapters.model_copy(update={"ranks": {min(DEFAULT_RANK, most): 1.0}})
     if adapters.count == 0:  # no adapter can be asked for
         adapters = adapters.model_copy(update={"base_fraction": 1.0})
     return {

@@ -5,13 +5,16 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
+import numpy as np
+
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.base import Engine
 from simlora.engines.request import Request
-from simlora.latency.model import StepLatency
+from simlora.latency.engine_model import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
 from simlora.memory.fit import require_fit
 from simlora.scenario import Scenario, adapter_bytes
+from simlora.sim import dedicated
 from simlora.sim.clock import Clock
 from simlora.sim.inputs import InitialAdapters, Inputs
 from simlora.sim.replica import Replica
@@ -30,11 +33,27 @@ def build_inputs(
     """Resolve a scenario. step_scale multiplies every step time (sensitivity). Raises ConfigError."""
     adapters = adapters or build_adapters(scenario)
     requests = requests or build_requests(scenario, adapters)
+    original = scenario if scenario.cluster.topology == "dedicated" else None
+    if original is not None:
+        scenario = dedicated.deployment_scenario(original)
     calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
-    modules = scenario.slot_modules, scenario.adapter_modules
-    latency = StepLatency(scenario.model_spec, scenario.gpu_spec, scenario.engine, calibration, step_scale, *modules)
+    latency = step_latency(
+        scenario.model_spec,
+        scenario.gpu_spec,
+        scenario.engine,
+        calibration,
+        step_scale,
+        scenario.slot_modules,
+        scenario.adapter_modules,
+        _disk_bytes_per_s(scenario),
+    )
     initial = initial or initial_adapters(scenario)
-    return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial)
+    return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial, original)
+
+
+def _disk_bytes_per_s(scenario: Scenario) -> float | None:
+    disk_gib_s = scenario.storage.disk_gib_s
+    return None if disk_gib_s is None else disk_gib_s * 2**30
 
 
 def initial_adapters(scenario: Scenario) -> InitialAdapters:
@@ -52,9 +71,10 @@ def make_requests(inputs: Inputs) -> list[Request]:
     table, prefix = inputs.requests, inputs.requests.prefix
     if not inputs.scenario.engine.enable_prefix_caching:
         prefix = None
-    ranks = inputs.adapters.rank[table.adapter]
+    merged = inputs.dedicated is not None  # then the engine knows of no adapter
+    adapter = np.zeros_like(table.adapter) if merged else table.adapter
     n = len(table)
-    columns = (table.arrival_s, table.adapter, ranks, table.prompt_tokens, table.output_tokens)
+    columns = (table.arrival_s, adapter, inputs.adapters.rank[adapter], table.prompt_tokens, table.output_tokens)
     lists = [column.tolist() for column in columns]
     return list(map(Request, range(n), *lists, repeat(None, n) if prefix is None else prefix))
 
@@ -64,19 +84,25 @@ def make_engine(inputs: Inputs) -> Engine:
     return ENGINES[inputs.scenario.engine.kind](inputs)
 
 
-def make_router(scenario: Scenario) -> Router:
+def make_router(inputs: Inputs) -> Router:
     """The cluster's routing policy. With one replica every policy is the same."""
-    config, replicas = scenario.cluster.router, scenario.cluster.replicas
+    if inputs.dedicated is not None:
+        return dedicated.make_router(inputs, inputs.dedicated, num_replicas(inputs))
+    config, replicas = inputs.scenario.cluster.router, num_replicas(inputs)
     if replicas == 1 or config.kind == "round-robin":
         return RoundRobin(replicas)
     return LeastRequests() if config.kind == "least-requests" else LoraAffinity()
 
 
+def num_replicas(inputs: Inputs) -> int:
+    """Replicas of the cluster, or deployments of the tenants."""
+    if inputs.dedicated is not None:
+        return dedicated.tenants(inputs.adapters, inputs.requests)
+    return inputs.scenario.cluster.replicas
+
+
 def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]:
-    return [
-        Replica(i, make_engine(inputs), inputs.latency, clock, coalesce)
-        for i in range(inputs.scenario.cluster.replicas)
-    ]
+    return [Replica(i, make_engine(inputs), inputs.latency, clock, coalesce) for i in range(num_replicas(inputs))]
 
 
 def load_bytes(inputs: Inputs, replica: Replica) -> int:

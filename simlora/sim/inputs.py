@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlora.latency.model import StepLatency
+from simlora.latency.engine_latency import EngineLatency
 from simlora.memory.base import Ledger
 from simlora.scenario import Scenario
 from simlora.workload.adapters import AdapterTable
@@ -27,5 +27,7 @@ class Inputs:
     adapters: AdapterTable
     requests: RequestTable
     ledger: Ledger
-    latency: StepLatency
+    latency: EngineLatency
     initial: InitialAdapters
+    dedicated: Scenario | None = None
+    """With one deployment per tenant, the scenario as the user wrote it; `scenario` is then that of a deployment."""

@@ -108,6 +108,8 @@ class ReplicaLog:
     preemptions: int
     start_s: float = 0.0
     """Engine start-up time before it serves; counted as cost, not as latency."""
+    paid_s: float | None = None
+    """Seconds for which its GPUs are paid, start-ups included; None: start-up and the whole simulation."""
 
 
 @dataclass(frozen=True)

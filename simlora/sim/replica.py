@@ -48,6 +48,9 @@ class Replica:
         self._from = self._to = 0  # boundary indices of the run in its epoch
         self._first_weight = 0  # decoding requests of the step in flight at the run's start
         self._in_flight = False
+        self._asleep = False
+        """Requests wait while nothing can be computed: the run in progress is empty, and lasts until the engine's
+        wake_s, or an arrival that it can act on."""
         self._running = 0
         self._waiting: tuple[int, int, int, int] = NOBODY
         self._late: list[tuple[int, Request]] = []  # (reason, request) of those that came during the run
@@ -73,7 +76,12 @@ class Replica:
             self._go(now_s)
             return
         self._late.append((self.engine.arrival_reason, request))
-        if could_admit and self._to - self._from > 1:
+        if self._asleep:
+            if could_admit:
+                epoch.first_s = self._first_s = self._end_s = now_s
+                self._generation += 1
+                self._go(now_s)
+        elif could_admit and self._to - self._from > 1:
             index = epoch.index_after(now_s)
             if index < self._to:
                 self._to = max(index, self._from + 1)
@@ -115,7 +123,7 @@ class Replica:
                 return
 
     def _sleep(self) -> None:
-        """Nothing to compute; the engine may want to look again at a time of its own."""
+        """Nothing to compute and nobody waits; the engine may want to look again at a time of its own."""
         if self.engine.wake_s < NEVER_S:
             self._end_s = self.engine.wake_s
             self._schedule(self._end_s)
@@ -127,12 +135,18 @@ class Replica:
         if engine.aborted:
             self._give_up(engine.aborted)
         start = 0
+        self._asleep = False
         if plan is None:
-            if not self._in_flight:
+            if self._in_flight:
+                assert epoch is not None
+                epoch = open_drain(now_s, epoch.residual(self._to))
+            elif engine.waiting_count() and engine.wake_s < NEVER_S:
+                self._asleep = True
+                epoch = open_drain(now_s, engine.wake_s - now_s)
+                epoch.first_s = engine.wake_s
+            else:
                 self._epoch = None
                 return
-            assert epoch is not None
-            epoch = open_drain(now_s, epoch.residual(self._to))
             steps = 1
             self._version = -1
         else:
@@ -237,8 +251,9 @@ class Replica:
         late, self._late = self._late, []
         averages = [float(count) for count in self._waiting]
         duration = end_s - self._start_s
-        for reason, request in late:
-            averages[reason] += (end_s - request.routed_s) / duration
+        if duration > 0.0:
+            for reason, request in late:
+                averages[reason] += (end_s - request.routed_s) / duration
         self.engine.pass_over(last_plan_s)
         return tuple(averages)
 
@@ -280,4 +295,5 @@ class Replica:
         state, capacity = self.engine.state(passed), self.engine.capacity
         usage = 1.0 - state.free_blocks / capacity.kv_blocks
         outstanding = self.outstanding - state.leaving
-        return View(state.running, state.waiting, usage, state.adapters, capacity.slots, outstanding)
+        idle_s = time_s - self.now_s if epoch is None and outstanding == 0 else 0.0
+        return View(state.running, state.waiting, usage, state.adapters, capacity.slots, outstanding, idle_s)

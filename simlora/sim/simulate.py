@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
+
+from simlora.cluster.dedicated import Dedicated
 from simlora.sim.build import calibration_record, load_bytes, make_replicas, make_requests, make_router
 from simlora.sim.clock import Clock
 from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
+from simlora.sim.dedicated import paid_s
 from simlora.sim.inputs import Inputs
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import SimulationLog
@@ -57,27 +62,26 @@ def _simulate(
     checker = InvariantChecker() if check else None
     for replica in replicas:
         replica.on_boundary = checker.check if checker else None
-    router = scenario.cluster.router
-    simulation = Simulation(
-        clock,
-        replicas,
-        make_router(scenario),
-        requests,
-        inputs.latency.frontend_in_s,
-        router.scrape_s,
-        router.delay_s,
-        cut_s,
-        progress,
-    )
+    router, config = make_router(inputs), scenario.cluster.router
+    scrape_s, delay_s = (0.0, 0.0) if inputs.dedicated is not None else (config.scrape_s, config.delay_s)
+    in_s = inputs.latency.frontend_in_s
+    simulation = Simulation(clock, replicas, router, requests, in_s, scrape_s, delay_s, cut_s, progress)
     simulation.run()
     if checker is not None:
         checker.check_end(requests, drained=cut_s is None)
     pinned = scenario.adapters.pinned if scenario.engine.enable_lora else ()
     gpus, start_s = scenario.gpus_per_replica, inputs.latency.engine_start_s
     logs = [replica_log(r, gpus, load_bytes(inputs, r), start_s) for r in replicas]
+    end_s = simulation.end_s if cut_s is not None else float("inf")
+    log_of_requests = request_log(requests, end_s)
+    if isinstance(router, Dedicated):
+        paid = paid_s(router, replicas, simulation.end_s)
+        logs = [replace(log, paid_s=seconds) for log, seconds in zip(logs, paid, strict=True)]
+        adapter = inputs.requests.adapter.astype(np.int64)
+        log_of_requests = replace(log_of_requests, adapter=adapter, rank=inputs.adapters.rank[adapter].astype(np.int64))
     return SimulationLog(
         scenario=scenario,
-        requests=request_log(requests, simulation.end_s if cut_s is not None else float("inf")),
+        requests=log_of_requests,
         replicas=tuple(logs),
         end_s=simulation.end_s,
         extrapolated_s=extrapolated_seconds(replicas),

@@ -7,7 +7,9 @@ replica freezes it before its first change after that instant.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from math import floor
+from typing import overload
 
 from simlora.cluster.view import View
 from simlora.sim.replica import Replica
@@ -23,10 +25,10 @@ class StaleViews:
             for replica in replicas:
                 replica.before_change = self._freeze
 
-    def at(self, now_s: float) -> list[View]:
+    def at(self, now_s: float) -> Sequence[View]:
         """One view per replica."""
         if self._scrape_s <= 0:
-            return [replica.view_at(now_s) for replica in self._replicas]
+            return FreshViews(self._replicas, now_s)
         tick = floor((now_s - self._delay_s) / self._scrape_s)
         return [self._view(replica, frozen, tick) for replica, frozen in zip(self._replicas, self._frozen, strict=True)]
 
@@ -48,3 +50,22 @@ class StaleViews:
             frozen.append((tick, replica.view_at(tick * self._scrape_s)))
         while len(frozen) > 1 and frozen[1][0] <= oldest:
             frozen.popleft()
+
+
+class FreshViews(Sequence[View]):
+    """Views of now, made when they are looked at: a router that needs one of a thousand pays for one."""
+
+    def __init__(self, replicas: Sequence[Replica], now_s: float) -> None:
+        self._replicas, self._now_s = replicas, now_s
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @overload
+    def __getitem__(self, index: int) -> View: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[View]: ...
+    def __getitem__(self, index: int | slice) -> View | list[View]:
+        if isinstance(index, slice):
+            return [replica.view_at(self._now_s) for replica in self._replicas[index]]
+        return self._replicas[index].view_at(self._now_s)

@@ -140,7 +140,7 @@ def _base(runs: Sequence[RecordedRun], name: str | None) -> Calibration:
     first = scenarios[0]
     for run, scenario in zip(runs, scenarios, strict=True):
         for key, of_run, of_first in (
-            ("gpu", scenario.gpu_spec.name, first.gpu_spec.name),
+            ("gpu", scenario.gpu.model_dump(mode="json"), first.gpu.model_dump(mode="json")),
             ("server_version", _engine(scenario), _engine(first)),
         ):
             if of_run != of_first:

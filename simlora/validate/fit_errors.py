@@ -31,7 +31,7 @@ QUEUED_TTFT_S = 0.5
 large."""
 QUEUED_FACTOR = 4.0
 LARGEST = 8.0
-"""Residuals are cut here: a metric that is off by that much says only in which direction."""
+"""From here on residuals grow as their logarithm: a metric that is off by that much says little but the direction."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,16 @@ class FitError:
     @property
     def residual(self) -> float:
         if self.simulated <= 0.0:
-            return -LARGEST
-        return max(-LARGEST, min(LARGEST, math.log(self.simulated / self.measured) / self.width))
+            return -2.0 * LARGEST
+        return damped(math.log(self.simulated / self.measured) / self.width)
+
+
+def damped(residual: float) -> float:
+    """The residual, growing ever more slowly beyond LARGEST; never flat, so that a fit finds its way from afar."""
+    size = abs(residual)
+    if size <= LARGEST:
+        return residual
+    return math.copysign(LARGEST * (1.0 + math.log(size / LARGEST)), residual)
 
 
 def errors_of(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:

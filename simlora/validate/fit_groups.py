@@ -70,6 +70,15 @@ MEMORY = Group(
         ("attention", "kv_bytes_per_s", -1),
     ),
 )
+LORA_KERNELS = Group(
+    "kernels: LoRA",
+    0.3,
+    (
+        *_times("lora_kernels", "launch_s", "zero_s", "dead_shrink_s", "dead_expand_s"),
+        *_times("lora_kernels", "shrink_s", "shrink_wide_s", "expand_s", "expand_wide_s"),
+        ("lora_kernels", "row_bytes_per_s", -1),
+    ),
+)
 COMPUTE = Group("kernels: compute rate", 0.1, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
 COLLECTIVES = Group("collectives", 0.5, (("collectives", "latency_s", 1), ("collectives", "link_fraction", -1)))
 
@@ -79,6 +88,8 @@ def groups_of(base: Calibration, runs: Sequence[RecordedRun]) -> tuple[Group, ..
     groups = list(ENGINE_GROUPS)
     if any(run.run.engine.get("enable_lora") for run in runs):
         groups += LORA_GROUPS
+        if base.terms.lora_kernels.basis in ASSUMED_BASES:
+            groups.append(LORA_KERNELS)
     terms = base.terms
     if terms.operators.basis in ASSUMED_BASES and terms.attention.basis in ASSUMED_BASES:
         groups += (MEMORY, COMPUTE)
@@ -97,6 +108,8 @@ def apply(base: Calibration, groups: Sequence[Group], logs: Sequence[float]) -> 
     for group, log in zip(groups, logs, strict=True):
         for term, name, power in group.parameters:
             old = getattr(getattr(base.terms, term).parameters, name)
+            if old is None:  # a rate that the calibration does not have
+                continue
             new = old * math.exp(power * log)
             changes.setdefault(term, {})[name] = min(new, 1.0) if name == "link_fraction" else new
     return with_parameters(base, changes)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
+Line = tuple[Floats, npt.NDArray[Any]]
+"""Times, and values at them."""
 
 MEASURED, SIMULATED = "measured", "simulated"
 _COLOURS = {MEASURED: "black", SIMULATED: "tab:orange"}
@@ -87,42 +89,53 @@ def distributions(recorded: RecordedRun, log: SimulationLog) -> Figure:
 
 
 def over_time(recorded: RecordedRun, log: SimulationLog) -> Figure:
-    """Running and waiting requests, KV usage and preemptions so far; measured ones only where steps.csv has them.
-
-    The simulation's log does not say when a preemption happened, only how many there were.
-    """
+    """Running and waiting requests, KV usage and preemptions so far; measured ones only where steps.csv has them."""
     figure, axes = _figure(recorded.name, 4, 1, (10, 10))
-    simulated, steps = _series(log), recorded.steps
-    measured: dict[str, Floats] = {}
-    if steps is not None:
-        preemptions = np.cumsum(steps.preempted)
-        measured = {"running": steps.running, "waiting": steps.waiting, "kv_usage": steps.kv_usage}
-        measured["preemptions"] = preemptions
+    sides = {MEASURED: _measured(recorded), SIMULATED: _series(log)}
     labels = {"running": "running", "waiting": "waiting", "kv_usage": "KV usage", "preemptions": "preemptions so far"}
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
-        if name in measured and steps is not None:
-            axis.plot(steps.t_s, measured[name], label=MEASURED, color=_COLOURS[MEASURED], linewidth=0.8)
-        if name in simulated:
-            axis.plot(simulated["t_s"], simulated[name], label=SIMULATED, color=_COLOURS[SIMULATED], linewidth=0.8)
+        for side, lines in sides.items():
+            if name in lines:
+                style = "steps-post" if name == "preemptions" else "default"
+                axis.plot(*lines[name], label=side, color=_COLOURS[side], linewidth=0.8, drawstyle=style)
         axis.set(ylabel=label, ylim=(0, None))
         axis.grid(alpha=0.3)
-    total = sum(replica.preemptions for replica in log.replicas)
-    axes[-1].axhline(total, color=_COLOURS[SIMULATED], linestyle="--", label=f"{SIMULATED} in all")
     axes[-1].set(xlabel="time (s)")
     for axis in (axes[0], axes[-1]):
         axis.legend()
     return figure
 
 
-def _series(log: SimulationLog) -> dict[str, Floats]:
-    """Time means of all replicas together; KV usage is their average."""
+def _measured(recorded: RecordedRun) -> dict[str, Line]:
+    """What steps.csv has."""
+    steps = recorded.steps
+    if steps is None:
+        return {}
+    values = {"running": steps.running, "waiting": steps.waiting, "kv_usage": steps.kv_usage}
+    return {name: (steps.t_s, line) for name, line in (values | {"preemptions": np.cumsum(steps.preempted)}).items()}
+
+
+def _series(log: SimulationLog) -> dict[str, Line]:
+    """Time means of all replicas together; KV usage is their average; preemptions as they happen."""
     measured = Measured(log)
     edges = interval_edges(log.end_s, log.end_s / _INTERVALS or 1.0)
     parts = [replica_series(measured, index, edges) for index in range(len(log.replicas))]
     waiting = sum((part[name] for part in parts for name in WAITS), start=np.zeros(len(edges) - 1))
     running = sum((part["running"] for part in parts), start=np.zeros(len(edges) - 1))
     kv_usage = np.mean([part["kv_usage"] for part in parts], axis=0)
-    return {"t_s": parts[0]["t_s"], "running": running, "waiting": waiting, "kv_usage": kv_usage}
+    means = {"running": running, "waiting": waiting, "kv_usage": kv_usage}
+    return {name: (parts[0]["t_s"], line) for name, line in means.items()} | {"preemptions": preemptions_so_far(log)}
+
+
+def preemptions_so_far(log: SimulationLog) -> Line:
+    """Times from 0 to the end, and the preemptions of all replicas up to then."""
+    runs = [replica.runs for replica in log.replicas]
+    when = np.concatenate([columns["start_s"] for columns in runs])
+    count = np.concatenate([columns["preemptions"] for columns in runs])
+    order = np.argsort(when, kind="stable")
+    order = order[count[order] > 0]
+    total = np.concatenate([[0.0], np.cumsum(count[order])])
+    return np.concatenate([[0.0], when[order], [log.end_s]]), np.append(total, total[-1])
 
 
 def _tpot_s(requests: RecordedRequests) -> Floats:

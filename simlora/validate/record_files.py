@@ -55,7 +55,7 @@ def run_description(
     caching = server.flag("enable_prefix_caching")
     return {
         "format": FORMAT,
-        "gpu": scenario.gpu_spec.name,
+        "gpu": _gpu(scenario),
         "server": engine.kind,
         "server_version": server.version or engine.version,
         "model": scenario.model_spec.name,
@@ -86,6 +86,13 @@ def run_description(
         "completed": sum(attempt.done for attempt in driven.attempts),
         "notes": {"models": list(offers.models), **notes},
     }
+
+
+def _gpu(scenario: Scenario) -> str | dict[str, Any]:
+    """The catalogue's name, with the datasheet values that the scenario overrides."""
+    given = scenario.gpu.model_dump(mode="json")
+    name = scenario.gpu_spec.name
+    return {**given, "name": name} if isinstance(given, dict) else name
 
 
 def _request_row(offers: Offers, attempt: Attempt) -> list[Any]:

@@ -43,6 +43,17 @@ def gpu_name(recorded: str, source: str) -> str:
     raise ConfigError(source, "gpu", recorded, f"one of {', '.join(GPUS)}, or name the nearest with gpu=")
 
 
+def gpu_of(recorded: str | dict[str, Any], source: str) -> str | dict[str, Any]:
+    """What a scenario's `gpu` should say: the catalogue's name, with the datasheet values that were recorded beside it.
+
+    Raises:
+        ConfigError: no GPU of the catalogue fits.
+    """
+    if isinstance(recorded, str):
+        return gpu_name(recorded, source)
+    return {**recorded, "name": gpu_name(recorded["name"], source)}
+
+
 def model_name(name: str, dimensions: dict[str, Any] | None, folder: Path, source: str) -> str:
     """What a scenario's `model` should say: the built-in name, or the path of a config.json written to `folder`.
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlora.errors import ConfigError
+from simlora.results.whole_file import write_whole
 from simlora.validate.rows import Row
 
 
@@ -37,22 +35,4 @@ def write_json(rows: Sequence[Row], path: str | Path) -> Path:
         ConfigError: it cannot be written.
     """
     text = json.dumps([row.to_dict() for row in rows], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    target = Path(path).expanduser().absolute()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # temporary files are private
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ConfigError(
-            "<arguments>", "--json", str(path), f"a file that can be written ({error.strerror})"
-        ) from None
-    return target
+    return write_whole(path, text, "--json")

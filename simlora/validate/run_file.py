@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from simlora.errors import ConfigError
 from simlora.scenario.messages import config_error
@@ -57,7 +57,8 @@ class RunFile(_Part):
     """The content of run.json. Times are seconds."""
 
     format: Literal["simlora-run/1"]
-    gpu: str = Field(min_length=1)
+    gpu: str | dict[str, Any]
+    """A name, or a mapping with a name and datasheet values that differ, as in a scenario."""
     server: str = Field(min_length=1)
     server_version: str = Field(min_length=1)
     model: str = Field(min_length=1)
@@ -82,6 +83,14 @@ class RunFile(_Part):
     cut_s: float | None = Field(default=None, gt=0)
     offered: int | None = Field(default=None, ge=0)
     completed: int | None = Field(default=None, ge=0)
+
+    @field_validator("gpu")
+    @classmethod
+    def _named(cls, gpu: str | dict[str, Any]) -> str | dict[str, Any]:
+        name = gpu.get("name") if isinstance(gpu, dict) else gpu
+        if not isinstance(name, str) or not name:
+            raise ValueError("must be the name of a GPU, or a mapping with a name")
+        return gpu
 
 
 def read_run_file(folder: Path) -> RunFile:

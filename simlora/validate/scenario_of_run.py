@@ -17,7 +17,7 @@ from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, vllm_fl
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRun
-from simlora.validate.recorded_model import gpu_name, model_name
+from simlora.validate.recorded_model import gpu_of, model_name
 from simlora.validate.run_file import RunFile
 
 HOST_GIB = 1_000_000.0
@@ -49,7 +49,7 @@ def scenario_of_run(recorded: RecordedRun, ranks: npt.NDArray[np.int32], options
         data: dict[str, Any] = {
             "name": recorded.name[:200],
             "model": model_name(run.model, run.dimensions, Path(folder), recorded.source),
-            "gpu": options.gpu or gpu_name(run.gpu, recorded.source),
+            "gpu": options.gpu or gpu_of(run.gpu, recorded.source),
             "calibration": options.calibration or _own_calibration(run),
             "engine": _engine(recorded),
             "adapters": _adapters(recorded, ranks),

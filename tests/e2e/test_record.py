@@ -43,6 +43,16 @@ def rows(folder: Path, name: str = "requests.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_gpu_with_other_datasheet_values_is_recorded(tmp_path: Path) -> None:
+    other = scenario_from_dict({**scenario().model_dump(mode="json"), "gpu": {"name": "l4", "hbm_gb_per_s": 20.0}})
+    with running_server() as server:
+        record(server.url, other, tmp_path / "other", RecordOptions(warm_up=1))
+        record(server.url, scenario(), tmp_path / "plain", RecordOptions(warm_up=1))
+    assert json.loads((tmp_path / "other" / "run.json").read_text())["gpu"] == {"name": "l4", "hbm_gb_per_s": 20.0}
+    assert json.loads((tmp_path / "plain" / "run.json").read_text())["gpu"] == scenario().gpu_spec.name
+    assert validate([tmp_path / "other"]).rows
+
+
 def test_what_is_sent(tmp_path: Path) -> None:
     with running_server() as server:
         outcome = record(server.url, scenario(), tmp_path / "run", RecordOptions(warm_up=1))

@@ -22,8 +22,9 @@ pytest.importorskip("aiohttp")
 
 from test_record import rows
 
-from simlora.scenario import scenario_from_dict
+from simlora.scenario import Scenario, scenario_from_dict
 from simlora.validate.command import validate
+from simlora.validate.fit import fit_from_runs
 from simlora.validate.record import RecordOptions, record
 from simlora.validate.recorded import read_recorded_run
 
@@ -115,13 +116,17 @@ def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the server did not start:\n{log.read_text()[-2000:]}")
 
 
-def scenario(model: Path, requests: int = 40, output_tokens: int = 8):  # type: ignore[no-untyped-def]
+CPU = {"name": "l4", "hbm_gb_per_s": 20.0, "bf16_tflops": 0.04}
+"""A core or two as a GPU: what is slow there is Python, and prompts by their tokens."""
+
+
+def scenario(model: Path, requests: int = 40, output_tokens: int = 8, rate_rps: float = 8.0, seed: int = 1) -> Scenario:
     return scenario_from_dict(
         {
-            "name": "vllm-cpu",
-            "seed": 1,
+            "name": f"vllm-cpu-{seed}",
+            "seed": seed,
             "model": str(model),
-            "gpu": "l4",
+            "gpu": CPU,
             "engine": {
                 "max_loras": 2,
                 "max_lora_rank": 16,
@@ -130,6 +135,7 @@ def scenario(model: Path, requests: int = 40, output_tokens: int = 8):  # type: 
                 "max_num_batched_tokens": 2048,
                 "max_model_len": 512,
                 "enforce_eager": True,
+                "async_scheduling": False,
             },
             "adapters": {
                 "count": 2,
@@ -139,7 +145,7 @@ def scenario(model: Path, requests: int = 40, output_tokens: int = 8):  # type: 
                 "preload": True,
             },
             "workload": {
-                "arrivals": {"kind": "poisson", "rate_rps": 8},
+                "arrivals": {"kind": "poisson", "rate_rps": rate_rps},
                 "prompt_tokens": {"kind": "uniform", "min": 8, "max": 60},
                 "output_tokens": {"kind": "fixed", "value": output_tokens},
                 "num_requests": requests,
@@ -162,6 +168,20 @@ def test_a_real_server(server: tuple[str, Path, int], tmp_path: Path) -> None:
     report = validate([tmp_path / "run"])
     assert all(row.measured is not None for row in report.rows)
     assert any("simulated by the rules of 0.20" in note for note in report.notes)
+
+
+def test_a_fit_to_one_recording_predicts_the_next(server: tuple[str, Path, int], tmp_path: Path) -> None:
+    """Loosely: other programs share the CPU with the server, and one recording of it differs from the next by a third
+    of its step time."""
+    url, model, _ = server
+    record(url, scenario(model, 120, 24, 6.0), tmp_path / "one")
+    record(url, scenario(model, 80, 40, 4.0, seed=2), tmp_path / "two")
+    report = fit_from_runs([tmp_path / "one"], None, tmp_path / "own.json")
+    before, after = ({error.metric: error for error in found} for found in (report.before, report.after))
+    assert abs(after["tpot_mean_s"].residual) <= max(abs(before["tpot_mean_s"].residual), 3.0)
+    rows = {row.metric: row for row in validate([tmp_path / "two"], calibration=str(report.path)).rows}
+    assert abs(rows["request_throughput_rps"].error or 0.0) < 0.1
+    assert abs(rows["tpot_mean_s"].error or 0.0) < 0.6 and abs(rows["ttft_p50_s"].error or 0.0) < 0.7
 
 
 def test_an_adapter_that_it_lacks(server: tuple[str, Path, int], tmp_path: Path) -> None:

@@ -6,13 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simlora.latency.engine_latency import EngineLatency
+from simlora.latency.engine_model import step_latency
 from simlora.latency.model import StepLatency
-from simlora.latency.step import Prefill, StepPlan
+from simlora.latency.step import AdapterMix, Prefill, StepPlan
 from simlora.latency.store import choose_calibration
 from simlora.scenario.gpu_catalog import builtin_gpu
 from simlora.scenario.model_catalog import builtin_model
 
 TRUTH = Path(__file__).parents[2].parent / "shared" / "truth" / "vllm-0.20.2-h200"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How adapters reach the GPU, as vLLM does it."""
+
+    overlap: bool = False
+    pinned: bool = True
+    prefetch: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,9 @@ class Engine:
     specialize_active_lora: bool = False
     fully_sharded_loras: bool = False
     endpoint: str = "in-process"
+    kernels: str = "padded"
+    pipeline_parallel_size: int = 1
+    adapter_loading: Loading = Loading()
 
 
 def make_latency(model: str = "llama-3.1-8b", gpu: str = "h200-141gb", **flags: Any) -> StepLatency:
@@ -53,3 +67,57 @@ def mixed(decodes: int, prompt: int, adapters: int = 0, start: int = 0, loads: t
     lora = tokens if adapters else 0
     chunk = (Prefill(0, start, prompt),)
     return StepPlan(chunk, decodes, decodes * 280, tokens, decodes + 1, adapters, lora, 16, True, loads, 1)
+
+
+KERNELS = {
+    "vllm": "padded", "slora": "mbgmv", "lorax": "bgmv", "punica": "sgmv", "sglang": "csgmv", "grouped": "loop",
+    "sequential": "loop", "merged-swap": "loop",
+}  # fmt: skip
+"""Kind -> its own kernels."""
+
+
+@dataclass(frozen=True)
+class AnyEngine(Engine):
+    """Resolved flags of any kind, with those that only some have."""
+
+    artifact: bool = False
+    cuda_graph_max_bs: int = 256
+
+
+def make_any(kind: str, model: str = "llama-2-7b", gpu: str = "h200-141gb", **flags: Any) -> EngineLatency:
+    """The latency model of one kind of engine; disk_bytes_per_s and adapter modules besides the engine's flags."""
+    spec, device = builtin_model(model), builtin_gpu(gpu)
+    assert spec is not None and device is not None
+    disk = flags.pop("disk_bytes_per_s", None)
+    own = {"version": "0.20" if kind == "vllm" else "published", "kernels": KERNELS[kind]}
+    engine = AnyEngine(kind=kind, **{**own, **flags})
+    return step_latency(spec, device, engine, choose_calibration(device, engine), disk_bytes_per_s=disk)
+
+
+def equal_mix(adapters: int, tokens: int, rank: int) -> AdapterMix | None:
+    """Adapters of one rank."""
+    return AdapterMix(adapters * rank, tokens * rank, rank, 1) if adapters else None
+
+
+def decodes(
+    requests: int, adapters: int = 0, rank: int = 16, context: int = 280, mix: AdapterMix | None = None, **more: Any
+) -> StepPlan:
+    """A step of decodes, all with an adapter if there is one, with their ranks."""
+    plan = decode(requests, adapters, context)
+    found = equal_mix(adapters, requests, rank) if mix is None else mix
+    return plan._replace(mix=found, max_rank=found.max_rank if found else 0, **more)
+
+
+def prompts(count: int, length: int, adapters: int, rank: int = 16, **more: Any) -> StepPlan:
+    """A step of whole prompts."""
+    tokens = count * length
+    lora, chunks = tokens if adapters else 0, tuple(Prefill(i, 0, length) for i in range(count))
+    mix = equal_mix(adapters, tokens, rank)
+    plan = StepPlan(chunks, 0, 0, tokens, count, adapters, lora, rank if adapters else 0, True, (), 1, mix=mix)
+    return plan._replace(**more)
+
+
+def step_s(latency: EngineLatency, plan: StepPlan) -> float:
+    """Seconds of one step on its own."""
+    timing = latency.price(plan)
+    return timing.host_s + timing.load_s + timing.sync_s + timing.gpu_s

@@ -70,5 +70,6 @@ def tick_before(now_s: float, scrape_s: float, delay_s: float) -> float:
 
 
 def same_view(one: View, other: View) -> bool:
-    """Equal, but for rounding of the KV usage."""
-    return one._replace(kv_usage=0.0) == other._replace(kv_usage=0.0) and abs(one.kv_usage - other.kv_usage) < 1e-12
+    """Equal, but for rounding of the KV usage, and for idle time, which grows without a change."""
+    same = one._replace(kv_usage=0.0, idle_s=0.0) == other._replace(kv_usage=0.0, idle_s=0.0)
+    return same and abs(one.kv_usage - other.kv_usage) < 1e-12

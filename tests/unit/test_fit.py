@@ -16,7 +16,17 @@ from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 from simlora.validate.fit import fit_from_runs, write_calibration
-from simlora.validate.fit_groups import EAGER, MEMORY, PREPARE, apply, groups_of, with_parameters
+from simlora.validate.fit_errors import LARGEST, FitError
+from simlora.validate.fit_groups import (
+    EAGER,
+    LORA_KERNELS,
+    MEMORY,
+    PREPARE,
+    apply,
+    groups_of,
+    with_parameters,
+    with_terms,
+)
 from simlora.validate.fit_ranges import ranges_of
 from simlora.validate.fit_start import fit_start
 from simlora.validate.recorded import RecordedRun, read_recorded_run
@@ -117,6 +127,33 @@ def test_groups_follow_runs_and_bases(tmp_path: Path) -> None:
     assert MEMORY in groups_of(rooflined, [plain])
 
 
+def test_lora_kernels_of_another_gpu_may_move(tmp_path: Path) -> None:
+    base = load_calibration("nvidia-h200")
+    lora = read(record(tmp_path / "lora", "nvidia-h200"))
+    plain = read(record(tmp_path / "plain", "nvidia-h200", {"engine": {"enable_lora": False}, "adapters": {}}))
+    scaled = with_terms(base, {"lora_kernels": {"basis": "scaled"}})
+    assert LORA_KERNELS not in groups_of(base, [lora])
+    assert LORA_KERNELS in groups_of(scaled, [lora]) and LORA_KERNELS not in groups_of(scaled, [plain])
+    old, new = (
+        scaled.terms.lora_kernels.parameters,
+        apply(scaled, (LORA_KERNELS,), (0.5,)).terms.lora_kernels.parameters,
+    )
+    assert new.expand_s == pytest.approx(1.6487 * old.expand_s, rel=1e-4)
+    assert new.row_bytes_per_s is None, "a rate that the calibration does not have stays away"
+    with_rows = with_parameters(scaled, {"lora_kernels": {"row_bytes_per_s": 1e12}})
+    slower = apply(with_rows, (LORA_KERNELS,), (0.5,)).terms.lora_kernels.parameters
+    assert slower.row_bytes_per_s == pytest.approx(1e12 / 1.6487, rel=1e-4)
+
+
+def test_a_residual_from_afar_still_says_which_way() -> None:
+    """A flat one would leave the fit where it starts, however wrong that is."""
+    residuals = [FitError("run", "tpot_mean_s", 1.0, factor, 0.03).residual for factor in (1.1, 1.3, 1.5, 3.0, 30.0)]
+    assert residuals == sorted(set(residuals))
+    assert residuals[0] < LARGEST < residuals[1] and residuals[-1] < 5 * LARGEST
+    lower = FitError("run", "tpot_mean_s", 1.0, 1 / 1.5, 0.03).residual
+    assert lower == pytest.approx(-residuals[2]) and FitError("run", "x", 1.0, 0.0, 0.03).residual < -LARGEST
+
+
 def test_rates_move_against_times() -> None:
     base = load_calibration("nvidia-h200")
     moved = apply(base, (PREPARE, MEMORY), (0.1, 0.1))
@@ -146,6 +183,11 @@ def test_ranges_are_those_of_the_runs(tmp_path: Path) -> None:
 def test_runs_of_several_servers_are_refused(tmp_path: Path) -> None:
     record(tmp_path / "one", "nvidia-h200")
     record(tmp_path / "two", "nvidia-h200", {"gpu": "h100-80gb", "name": "other"})
+    with pytest.raises(ConfigError, match="one fit, one server"):
+        fit_from_runs([tmp_path / "one", tmp_path / "two"], None, tmp_path / "out.json")
+    data = json.loads((tmp_path / "two" / "run.json").read_text())
+    of_one = {**data, "gpu": {"name": "h200-141gb", "hbm_gb_per_s": 4000.0}}
+    (tmp_path / "two" / "run.json").write_text(json.dumps(of_one))
     with pytest.raises(ConfigError, match="one fit, one server"):
         fit_from_runs([tmp_path / "one", tmp_path / "two"], None, tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()

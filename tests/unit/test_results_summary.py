@@ -74,7 +74,7 @@ def test_every_contracted_key_in_order(log):
     assert list(summary)[: len(CONTRACT)] == list(CONTRACT)
     for key, inner in CONTRACT.items():
         if inner is not None:
-            assert list(summary[key]) == inner, key
+            assert list(summary[key])[: len(inner)] == inner, key
     assert list(summary["bottleneck"]["shares"]) == SHARES
     assert summary["simlora_version"] == simlora.__version__
     assert summary["calibration"] == {"id": "test", "sha256": "0" * 64, "extrapolated": {}}

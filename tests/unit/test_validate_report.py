@@ -6,14 +6,18 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
-from validate_runs import truth, write_run
+from validate_runs import RUN, truth, write_run
 
 from simlora.errors import ConfigError
 from simlora.results.metrics import METRICS
 from simlora.validate.command import validate
-from simlora.validate.plots import write_plots
+from simlora.validate.options import ReplayOptions
+from simlora.validate.plots import preemptions_so_far, write_plots
+from simlora.validate.recorded import read_recorded_run
+from simlora.validate.replay import replays
 from simlora.validate.report import write_json
 from simlora.validate.rows import Row
 from simlora.validate.table import error_text, measurement_table, run_table
@@ -90,6 +94,19 @@ def test_plots(tmp_path: Path) -> None:
     paths = write_plots([tmp_path], tmp_path / "plots")
     assert [path.name for path in paths] == ["a-b-c-cdf.png", "a-b-c-time.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
+
+
+def test_preemptions_are_drawn_when_they_happen(tmp_path: Path) -> None:
+    """Four requests that outgrow a small KV cache together."""
+    resolved = {**RUN["resolved"], "num_gpu_blocks": 60}
+    rows = tuple(f"{0.01 * index},0,0,200,200,0.1,3.0,0.02,0.01" for index in range(4))
+    engine = {"enable_lora": False}
+    write_run(tmp_path / "run", {"resolved": resolved, "engine": engine, "initial_adapters": None}, rows)
+    log = next(replays(read_recorded_run(tmp_path / "run"), ReplayOptions())).simulate()
+    when, total = preemptions_so_far(log)
+    assert total[-1] == sum(replica.preemptions for replica in log.replicas) > 0
+    assert when[0] == 0.0 and when[-1] == log.end_s and (np.diff(when) >= 0).all() and (np.diff(total) >= 0).all()
+    assert (np.diff(total) > 0).sum() == len(when) - 2
 
 
 def test_measured_runs() -> None:

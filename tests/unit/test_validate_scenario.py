@@ -42,6 +42,16 @@ def test_flags_and_resolved_limits(tmp_path: Path) -> None:
     assert made.source.endswith("run.json")
 
 
+def test_a_gpu_with_other_datasheet_values(tmp_path: Path) -> None:
+    made = scenario(tmp_path, {"gpu": {"name": "NVIDIA H200", "hbm_gb_per_s": 4000.0, "bf16_tflops": 800.0}})
+    assert made.gpu_spec.name == "h200-141gb"
+    assert (made.gpu_spec.hbm_bytes_per_s, made.gpu_spec.bf16_flops) == (4e12, 8e14)
+    assert scenario(tmp_path, {"gpu": {"name": "h200", "bf16_tflops": 800.0}}, gpu="l4").gpu_spec.name == "l4"
+    for wrong in ({"hbm_gb_per_s": 4000.0}, {"name": ""}, "", {"name": "h200", "speed": 3}):
+        with pytest.raises(ConfigError, match="gpu"):
+            scenario(tmp_path, {"gpu": wrong})
+
+
 def test_a_server_without_the_flag_has_lora_off(tmp_path: Path) -> None:
     rows = tuple(row for row in ROWS if ",0,0," in row)
     recorded = read_recorded_run(write_run(tmp_path / "run", {"engine": {}, "initial_adapters": None}, rows))

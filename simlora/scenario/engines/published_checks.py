@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from simlora.scenario.base import WrongValueError
 from simlora.scenario.lora_modules import adapter_bytes, supported_modules
 
+DEFAULT_STEP_TOKENS = 8192
+"""Tokens in one step of the naive baselines, unless the longest sequence has more."""
+
+_CONTEXT_BYTES = 1e9
+"""CUDA and what is as large on any GPU."""
+
 if TYPE_CHECKING:
+    from simlora.scenario.gpu_spec import GpuSpec
+    from simlora.scenario.model_spec import ModelSpec
     from simlora.scenario.root import Scenario
 
 
@@ -19,10 +27,7 @@ def check_common(engine: Any, scenario: Scenario, pins: bool = False) -> None:
     if engine.max_model_len > model.max_position_embeddings:
         limit = f"{model.name} takes at most {model.max_position_embeddings} tokens"
         raise WrongValueError("engine.max_model_len", engine.max_model_len, limit)
-    loading = engine.adapter_loading
-    if loading.prefetch and not loading.overlap:
-        allowed = "needs engine.adapter_loading.overlap: true"
-        raise WrongValueError("engine.adapter_loading.prefetch", True, allowed)
+    check_prefetch(engine)
     if scenario.adapters.pinned and not pins:
         allowed = f"must be empty: {engine.kind} cannot pin adapters"
         raise WrongValueError("adapters.pinned", list(scenario.adapters.pinned), allowed)
@@ -33,6 +38,20 @@ def check_common(engine: Any, scenario: Scenario, pins: bool = False) -> None:
         if rank > engine.max_lora_rank:
             allowed = f"{engine.kind} serves ranks up to {engine.max_lora_rank}"
             raise WrongValueError("adapters.ranks", rank, allowed)
+
+
+def check_prefetch(engine: Any) -> None:
+    """Copies can only begin early on a stream of their own."""
+    if engine.adapter_loading.prefetch and not engine.adapter_loading.overlap:
+        allowed = "needs engine.adapter_loading.overlap: true"
+        raise WrongValueError("engine.adapter_loading.prefetch", True, allowed)
+
+
+def check_blocking_loads(engine: Any) -> None:
+    """Engines that copy an adapter within the step that needs it."""
+    if engine.adapter_loading.overlap:
+        allowed = f"must be false: {engine.kind} loads adapters within its steps"
+        raise WrongValueError("engine.adapter_loading.overlap", True, allowed)
 
 
 def check_modules(name: str, scenario: Scenario) -> None:
@@ -102,10 +121,23 @@ def used_ranks(scenario: Scenario) -> list[int]:
     return sorted(rank for rank, count in adapters.rank_counts().items() if count > 0)
 
 
-def kv_tokens_estimate(scenario: Scenario, fraction: float) -> int:
-    """KV tokens that fit a share of the GPU beside the weights alone: for defaults that an engine scales by them."""
-    model, degree = scenario.model_spec, scenario.engine.tensor_parallel_size
-    left = scenario.gpu_spec.memory_bytes * fraction - model.weight_bytes / degree
+def kv_tokens_estimate(model: ModelSpec, gpu: GpuSpec, degree: int, fraction: float, step_share: float = 0.0) -> int:
+    """KV tokens that fit a share of the GPU beside the weights: for defaults that an engine scales by them.
+
+    degree: tensor-parallel GPUs. step_share: one step may compute that share of those tokens, whose activations take
+    room too.
+    """
+    left = gpu.memory_bytes * fraction - model.weight_bytes / degree - _CONTEXT_BYTES
     heads = max(model.num_key_value_heads / degree, 1)
     per_token = model.kv_bytes_per_token * heads / model.num_key_value_heads
-    return max(int(left / per_token), 0)
+    return max(int(left / (per_token + step_share * _activation_bytes(model, degree))), 0)
+
+
+def _activation_bytes(model: ModelSpec, degree: int) -> float:
+    """Per token of a step: four hidden states, and the MLP's three widths or the rows of all chosen experts."""
+    h, f = model.hidden_size, model.intermediate_size / degree
+    mlp = 3 * f
+    if model.is_moe:
+        f = model.moe_intermediate_size / degree
+        mlp = model.num_experts_per_tok * (max(2 * f, h) + max(f, h) + 2 * f)
+    return model.dtype_bytes * (4 * h + max(mlp, 2 * (model.q_size + model.kv_size) / degree))

@@ -8,7 +8,14 @@ from pydantic import Field
 
 from simlora.scenario.base import auto
 from simlora.scenario.engines.base import PublishedEngine
-from simlora.scenario.engines.published_checks import check_common, check_host_memory, check_prefill_limit, check_slots
+from simlora.scenario.engines.published_checks import (
+    DEFAULT_STEP_TOKENS,
+    check_blocking_loads,
+    check_common,
+    check_host_memory,
+    check_prefill_limit,
+    check_slots,
+)
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -33,10 +40,11 @@ class SequentialConfig(PublishedEngine):
 
     def resolved(self, scenario: Scenario) -> Self:
         engine = self.with_common(scenario, kernels="loop")
-        return engine.filled(max_num_batched_tokens=max(8192, engine.max_model_len))
+        return engine.filled(max_num_batched_tokens=max(DEFAULT_STEP_TOKENS, engine.max_model_len))
 
     def check(self, scenario: Scenario) -> None:
         check_common(self, scenario, pins=True)
+        check_blocking_loads(self)
         check_prefill_limit(self, "max_num_batched_tokens")
         check_slots(self, scenario)
         if self.enable_lora:

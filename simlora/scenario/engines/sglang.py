@@ -98,7 +98,8 @@ class SglangConfig(PublishedEngine):
             cuda_graph_max_bs=many if engine.tensor_parallel_size >= 4 else few,
         )
         engine = engine.filled(mem_fraction_static=_static_fraction(engine, memory_gib * 1024))
-        tokens = kv_tokens_estimate(scenario, engine.mem_fraction_static)
+        degree, share = engine.tensor_parallel_size, engine.mem_fraction_static
+        tokens = kv_tokens_estimate(scenario.model_spec, scenario.gpu_spec, degree, share)
         most = min(max(tokens * 512 // engine.max_model_len, 2048), 4096)
         return engine.filled(max_running_requests=most)
 

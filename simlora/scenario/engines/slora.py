@@ -81,7 +81,9 @@ class SloraConfig(PublishedEngine):
         paper = not self.artifact
         prefetch = paper and self.adapter_loading.overlap is not False
         engine = self.with_common(scenario, kernels="mbgmv", overlap=paper, prefetch=prefetch)
-        pool = engine.max_total_token_num or kv_tokens_estimate(scenario, engine.gpu_memory_utilization)
+        degree, share = engine.tensor_parallel_size, engine.gpu_memory_utilization
+        fitting = kv_tokens_estimate(scenario.model_spec, scenario.gpu_spec, degree, share, step_share=1 / 6)
+        pool = engine.max_total_token_num or fitting
         return engine.filled(batch_max_tokens=max(pool // 6, engine.max_model_len))
 
     def check(self, scenario: Scenario) -> None:

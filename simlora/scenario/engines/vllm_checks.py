@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from simlora.scenario.base import WrongValueError
+from simlora.scenario.engines.published_checks import check_prefetch
 from simlora.scenario.host_cache import host_cache_bytes, largest_host_cache
 from simlora.scenario.lora_modules import supported_modules
 
@@ -19,6 +20,7 @@ def check_vllm(engine: EngineConfig, scenario: Scenario) -> None:
     _check_version_flags(engine)
     _check_sharding(engine)
     _check_batch(engine, scenario)
+    check_prefetch(engine)
     if not engine.enable_lora:
         return
     _check_ranks(engine, scenario)

@@ -1,0 +1,157 @@
+"""What engines ask of the latency model besides the price of a step: copies on side streams, merging, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+
+from simlora.errors import ConfigError
+from simlora.latency.calibration import Calibration
+from simlora.latency.calibration_engines import HostMemoryParameters, LaunchParameters
+from simlora.latency.graph_sets import lorax_graph
+from simlora.latency.inputs import EngineSettings
+from simlora.latency.load_recipes import load_recipes
+from simlora.latency.merging import merge_s
+from simlora.latency.model import StepLatency
+from simlora.latency.parts import StepParts
+from simlora.latency.pipeline import PipelineTiming, split_stages
+from simlora.latency.profiles import Overlap, engine_profile
+from simlora.latency.step import StepPlan
+from simlora.latency.transfers import Transfers
+from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.lora_modules import ALL_LINEAR
+from simlora.scenario.model_spec import ModelSpec
+
+CAPTURE_PASSES = 2
+"""A graph is captured by running the step once to warm up and once to record it."""
+
+
+class EngineLatency(StepLatency):
+    """StepLatency of any kind of engine."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        engine: EngineSettings,
+        calibration: Calibration,
+        step_scale: float = 1.0,
+        slot_modules: tuple[str, ...] | None = None,
+        adapter_modules: tuple[str, ...] = ALL_LINEAR,
+        disk_bytes_per_s: float | None = None,
+    ) -> None:
+        """disk_bytes_per_s: the scenario's disk; None: reads take what the calibration measured. The other arguments
+        as in StepLatency."""
+        self.profile = engine_profile(engine)
+        if self.profile.modules is not None:
+            slot_modules = adapter_modules = self.profile.modules
+        super().__init__(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules)
+        self.disk_bytes_per_s = disk_bytes_per_s
+
+    def scaled(self, factor: float) -> EngineLatency:
+        """See StepLatency."""
+        modules = self.slot_modules, self.adapter_modules
+        scale = self._scale * factor
+        return type(self)(self.model, self.gpu, self.engine, self.calibration, scale, *modules, self.disk_bytes_per_s)
+
+    @cached_property
+    def transfers(self) -> Transfers:
+        """Copies of adapters to the GPU: their links, legs and bytes. Raises ConfigError without calibrated terms."""
+        copies, engine = self.calibration.terms.copies.parameters, self.engine
+        return Transfers(
+            copies=copies,
+            memory=self._host_memory,
+            model=self.model,
+            tp=engine.tensor_parallel_size,
+            modules=self.adapter_modules,
+            sharded=self.profile.sharded,
+            recipes=load_recipes(engine, self.model, self.adapter_modules, copies, self._launches),
+            slot_rank=engine.max_lora_rank,
+            disk_bytes_per_s=self.disk_bytes_per_s,
+            scale=self._scale,
+        )
+
+    @property
+    def copying_slowdown(self) -> float:
+        """Factor on decode steps while adapters are copied to the GPU beside them."""
+        return self._host_memory.streaming_slowdown
+
+    def merge_s(self, rank: int, old_rank: int | None = None) -> float:
+        """Seconds on the GPU of taking an adapter of old_rank out of the weights and merging one of `rank` into them.
+
+        old_rank: None for the same rank, 0 where the weights are the base model's; rank 0: back to the base model.
+        """
+        pairs = (rank, rank if old_rank is None else old_rank)
+        operators, tp = self.calibration.terms.operators.parameters, self.engine.tensor_parallel_size
+        return sum(merge_s(self.model, tp, self.adapter_modules, each, operators) for each in pairs) * self._scale
+
+    def price_stages(self, plan: StepPlan) -> PipelineTiming:
+        """The step over the stages of a pipeline; one stage is the step itself."""
+        return split_stages(self, plan)
+
+    def graph_key(self, plan: StepPlan) -> Hashable | None:
+        """The CUDA graph that a LoRAX decode step runs in; None: none, or an engine that captures all at the start."""
+        if self.profile.graphs != "lorax" or self.engine.enforce_eager:
+            return None
+        return lorax_graph(plan)
+
+    def lazy_capture_s(self, plan: StepPlan) -> float:
+        """Seconds of capturing the step's graph when it first comes; 0 for graphs of the start. Assumed: two eager
+        passes."""
+        graph = lorax_graph(plan) if self.graph_key(plan) is not None else None
+        if graph is None or graph.at_start:
+            return 0.0
+        timing = self.price(plan)
+        return CAPTURE_PASSES * (timing.gpu_s + self.eager_launch_s(plan))
+
+    def eager_launch_s(self, plan: StepPlan) -> float:
+        """Seconds of launching the step kernel by kernel."""
+        return self.host.launch_s("eager", plan.num_adapters) * self._scale
+
+    @property
+    def overlap(self) -> Overlap:
+        """Who waits for whom."""
+        return "alternating" if self._rules.alternates else self.profile.overlap
+
+    def parts(self, plan: StepPlan) -> StepParts:
+        """The step's durations before they are put together."""
+        timing = self.price(plan)
+        decode_only = not plan.prefills
+        regime = self.regime(plan.num_tokens, decode_only)
+        cost = self.host.cost(
+            regime, plan.num_tokens, plan.num_requests, plan.num_adapters, plan.batch_changed or not decode_only
+        )
+        again = self.host.cost(regime, plan.num_tokens, plan.num_requests, plan.num_adapters, changed=False)
+        skip_s, scale = plan.skipped * self._skip_s, self._scale
+        return StepParts(
+            before_s=cost.before_s * scale + skip_s,
+            after_s=cost.after_s * scale,
+            again_s=again.before_s * scale + skip_s,
+            launch_s=cost.launch_s * scale,
+            graph=regime == "graph" and self._rules.full_decode_graphs,
+            tail_s=self._tail_s,
+            load_s=timing.load_s,
+            gpu=(timing.base_s, timing.attention_s, timing.lora_s, timing.collective_s),
+            slope_s=timing.slope_s
+            if plan.prefills
+            else plan.decode_count * plan.emitted_per_step * self._decode_token_s,
+            valid_steps=1 if plan.prefills else plan.max_repeat,
+            extrapolated=timing.extrapolated,
+        )
+
+    @property
+    def _launches(self) -> LaunchParameters:
+        parameters: LaunchParameters = self._optional("launches")
+        return parameters
+
+    @property
+    def _host_memory(self) -> HostMemoryParameters:
+        parameters: HostMemoryParameters = self._optional("host_memory")
+        return parameters
+
+    def _optional(self, name: str) -> Any:
+        term = getattr(self.calibration.terms, name)
+        if term is None:
+            raise ConfigError("<arguments>", "calibration", self.calibration.id, f"one with the term {name}")
+        return term.parameters

@@ -1,0 +1,117 @@
+"""The byte ledger of one GPU of an engine other than vLLM: named parts, then the KV cache, then what is free.
+
+No start-up of these engines was measured: weights, activations, graphs and the CUDA context follow vLLM's formulas at
+the engine's own limits; what each engine reserves, and how it counts, is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simlora.memory.base import AdapterRoom
+from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.model_spec import ModelSpec
+
+WEIGHTS, ADAPTERS, ACTIVATIONS, GRAPHS, CONTEXT, SLACK = "weights", "adapters", "activations", "graphs", "cuda", "slack"
+"""Roles of parts."""
+
+
+class Part(NamedTuple):
+    """Memory that the KV cache does not get."""
+
+    label: str
+    role: str
+    bytes: int
+    note: str = ""
+    in_budget: bool = True
+    """Paid from what the engine may use; otherwise from the rest of the GPU."""
+
+
+class AdapterNeed(NamedTuple):
+    """What the largest adapter takes of what adapters can get, in bytes or in units of a pool."""
+
+    needed: int
+    limit: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class EngineLedger:
+    """Bytes of one GPU, except host_bytes. Parts, KV cache and headroom add up to the total."""
+
+    kind: str
+    model: ModelSpec
+    gpu: GpuSpec
+    total_bytes: int
+    """What CUDA reports as the GPU's memory."""
+    budget_bytes: int
+    """What the engine may use."""
+    parts: tuple[Part, ...]
+    kv_unit_bytes: int
+    """One unit in all layers of the GPU's pipeline stage."""
+    kv_unit_tokens: int
+    kv_units: int
+    """Units that requests can hold."""
+    kv_label: str
+    unit_name: str
+    """Plural: blocks, pages, rows."""
+    adapter_room: AdapterRoom
+    adapter_need: AdapterNeed | None
+    """None without adapters."""
+    adapter_modules: tuple[str, ...]
+    """Modules of the adapters that the engine serves."""
+    needed_kv_tokens: int
+    """What the KV cache must hold for the engine to start: one sequence of the greatest length, or what was asked."""
+    host_bytes: int
+    """Host memory of the replica's adapters."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.role_bytes(WEIGHTS)
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.role_bytes(ACTIVATIONS)
+
+    @property
+    def adapter_area_bytes(self) -> int:
+        return self.role_bytes(ADAPTERS)
+
+    @property
+    def available_bytes(self) -> int:
+        """Left of the budget for the KV cache. Negative: the engine does not start."""
+        return self.budget_bytes - sum(part.bytes for part in self.parts if part.in_budget)
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.kv_units * self.kv_unit_bytes
+
+    @property
+    def usable_kv_tokens(self) -> int:
+        return self.kv_units * self.kv_unit_tokens
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Free on the GPU once the engine runs, peaks counted as in use. Negative: it would run out."""
+        return self.total_bytes - sum(part.bytes for part in self.parts) - self.kv_bytes
+
+    @property
+    def adapters_fit(self) -> bool:
+        """The largest adapter can be loaded at all."""
+        return self.adapter_need is None or self.adapter_need.needed <= self.adapter_need.limit
+
+    @property
+    def fits(self) -> bool:
+        """The engine starts, serves its longest sequence, and can load every adapter."""
+        enough_kv = self.kv_units > 0 and self.usable_kv_tokens >= self.needed_kv_tokens
+        return enough_kv and self.headroom_bytes >= 0 and self.adapters_fit
+
+    def role_bytes(self, role: str) -> int:
+        """Bytes of all parts of a role."""
+        return sum(part.bytes for part in self.parts if part.role == role)
+
+    def adapter_bytes(self, rank: int) -> int:
+        """One adapter of that rank in host memory: the modules that the engine serves, unsharded."""
+        return adapter_bytes(self.model, rank, self.adapter_modules)

@@ -1,0 +1,98 @@
+"""Why an engine's figures are what they are: what binds, its slots, loads, kernels and memory, each in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from simlora.results.words import CATEGORY_WORDS
+from simlora.scenario import Scenario
+
+NOTABLE = 0.01
+"""A share from which something is mentioned."""
+KERNELS = {
+    "padded": "Triton kernels over padded slots",
+    "sgmv": "SGMV over segments of one rank",
+    "bgmv": "BGMV, weights read again for each token",
+    "mbgmv": "MBGMV and MBGMM at each adapter's own rank",
+    "mbgmm": "MBGMM at each adapter's own rank",
+    "csgmv": "chunked SGMV at each adapter's own rank",
+    "padded-bmm": "gather and batched matmul at the largest rank",
+    "grouped-gemm": "grouped GEMM on full tiles",
+    "loop": "two GEMMs per adapter and projection",
+    "simlora": "simlora's own Triton kernels",
+}
+
+
+def reasons(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> tuple[str, ...]:
+    """Sentences, the most telling first."""
+    return tuple(_sentences(summary, scenario, kv_tokens))
+
+
+def _sentences(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> Iterator[str]:
+    binding, shares = summary["bottleneck"]["binding"], summary["bottleneck"]["shares"]
+    if binding is not None:
+        yield f"most request time goes to {CATEGORY_WORDS[binding]} ({shares[binding]:.0%})"
+    yield from _lost(summary)
+    if scenario.cluster.topology == "dedicated":
+        busy = summary["gpu"]["busy_fraction"] or 0.0
+        yield f"{len(summary['replicas']):,} deployments of a whole model each, busy {_percent(busy)} of the time"
+    else:
+        yield f"adapters: {_adapter_memory(scenario)}{_hits(summary)}"
+        yield from _loads(summary)
+        yield from _kernels(summary, scenario)
+    usage = summary["memory"]["kv_usage_max"]
+    used = "" if usage is None else f", at most {_percent(usage)} in use"
+    preempted = summary["memory"]["preemptions"]
+    yield f"memory: KV cache for {kv_tokens:,} tokens a replica{used}" + (
+        f"; {preempted:,} preemptions" if preempted else ""
+    )
+
+
+def _lost(summary: dict[str, Any]) -> Iterator[str]:
+    counts = summary["requests"]
+    for name in ("rejected", "unfinished"):
+        if counts[name]:
+            yield f"{counts[name]:,} of {counts['offered']:,} requests {name}"
+
+
+def _adapter_memory(scenario: Scenario) -> str:
+    """Where the engine keeps adapters on the GPU."""
+    engine = scenario.engine
+    if engine.kind == "slora":
+        pool = "share one pool with the KV cache" if engine.unified_memory else "have a pool of their own"
+        return f"{pool}, each at its own rank (q, k, v and o projections only)"
+    if engine.kind == "lorax":
+        return f"{engine.adapter_memory_fraction:.0%} of GPU memory, in turns of {engine.adapter_cycle_time_s:g} s"
+    if engine.kind == "sglang":
+        return f"{engine.max_loras} slots of rank {engine.max_lora_rank}, the base model's included"
+    if engine.kind == "merged-swap":
+        return "one at a time, merged into the weights"
+    if engine.kind == "vllm":
+        return f"{engine.max_loras} slots of rank {engine.max_lora_rank} on each GPU"
+    return f"{engine.max_loras} buffers at their own rank"
+
+
+def _hits(summary: dict[str, Any]) -> str:
+    rate = summary["adapters"]["gpu_hit_rate"]
+    return "" if rate is None else f"; {_percent(rate)} of requests found theirs on the GPU"
+
+
+def _loads(summary: dict[str, Any]) -> Iterator[str]:
+    loads, stall_s = summary["adapters"]["loads"], summary["transfers"]["stall_s"]
+    if loads:
+        stalled = f"stalled steps for {stall_s:.3g} s in all" if stall_s else "beside the steps"
+        yield f"loads: {loads:,}, {stalled}"
+
+
+def _kernels(summary: dict[str, Any], scenario: Scenario) -> Iterator[str]:
+    share = summary["bottleneck"]["shares"]["decode_lora"]
+    if not scenario.engine.enable_lora or share is None:
+        return
+    waste = summary["ranks"]["padded_compute_waste_fraction"]
+    padding = f"; {_percent(waste)} of LoRA compute is padding" if waste and waste >= NOTABLE else ""
+    yield f"kernels: {KERNELS[scenario.engine.kernels]}, {_percent(share)} of request time{padding}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.1f} %" if 0 < fraction < 0.1 else f"{fraction:.0%}".replace("%", " %")

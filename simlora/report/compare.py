@@ -1,0 +1,159 @@
+"""The comparison of engines: a table for the terminal, and the same as Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from simlora.report import facts, units
+from simlora.report.compare_template import TEMPLATE
+
+if TYPE_CHECKING:
+    from simlora.plan.compare import Comparison, Played
+
+COST = ("engine", "SLO", "in SLO", "GPUs", "busy", "$/month", "vs dedicated", "$/1M tokens")
+LATENCY = ("engine", "req/s", "TTFT p50", "TTFT p99", "TPOT mean", "TPOT p99")
+COLUMNS = COST + LATENCY[1:]
+MARKDOWN, HTML, JSON = "comparison.md", "comparison.html", "comparison.json"
+
+
+def cells(comparison: Comparison, played: Played) -> list[str]:
+    """One row of the table, in the order of COLUMNS."""
+    summary, cost = played.summary, played.summary["cost"]
+    ratio = comparison.cost_ratio(played)
+    asleep = cost["gpus_mean"] < cost["gpus"]
+    return [
+        played.engine + (" *" if summary["calibration"]["extrapolated"] else ""),
+        "meets" if played.meets_slo else "misses",
+        units.percent(summary["slo"]["attainment"]),
+        units.number(cost["gpus_mean"] if asleep else cost["gpus"]) + (" awake" if asleep else ""),
+        units.percent(summary["gpu"]["busy_fraction"]),
+        units.usd(played.usd_per_month),
+        units.MISSING if ratio is None else f"{ratio * 100:.3g} %",
+        units.usd(cost["usd_per_1m_tokens"]),
+        units.number(summary["request_throughput_rps"]),
+        units.seconds(summary["ttft_s"]["p50"]),
+        units.seconds(summary["ttft_s"]["p99"]),
+        units.seconds(summary["tpot_s"]["mean"]),
+        units.seconds(summary["tpot_s"]["p99"]),
+    ]
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: which engine, and at what price."""
+    best = comparison.best()
+    if best is None:
+        return "no engine meets the SLO with these GPUs and settings"
+    saved = comparison.cost_ratio(best)
+    told = saved is not None and best.engine != "dedicated"
+    against = f", {saved * 100:.3g} % of dedicated deployments" if told and saved is not None else ""
+    attainment = units.percent(best.summary["slo"]["attainment"])
+    return (
+        f"{best.engine} is the cheapest that meets the SLO ({attainment} in SLO): {units.usd(best.usd_per_month)} "
+        f"a month{against}"
+    )
+
+
+def comparison_tables(comparison: Comparison) -> RenderableType:
+    """What the command prints."""
+    parts: list[RenderableType] = [Text(title(comparison), style="dim"), Text(verdict(comparison), style="bold")]
+    for columns in (COST, LATENCY):
+        parts += [Text(), _table(comparison, columns)]
+    parts.append(Text())
+    for played in comparison.played:
+        parts.append(Text(played.engine, style="bold"))
+        parts += [Padding(Text(reason), (0, 0, 0, 2)) for reason in played.reasons]
+    for engine, reason in comparison.unsupported.items():
+        parts.append(Text.assemble((engine, "bold"), (" cannot serve this: ", "yellow"), reason))
+    if extrapolated(comparison):
+        parts.append(Text(extrapolated(comparison), style="yellow"))
+    return Group(*parts)
+
+
+def _table(comparison: Comparison, columns: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for name in columns:
+        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right", no_wrap=True)
+    for played in comparison.played:
+        row = dict(zip(COLUMNS, cells(comparison, played), strict=True))
+        table.add_row(*(row[name] for name in columns), style=None if played.meets_slo else "dim")
+    return table
+
+
+def title(comparison: Comparison) -> str:
+    """What was compared."""
+    scenario = comparison.scenario
+    return (
+        f"{scenario.name} · {scenario.model_spec.name} on {scenario.gpu_spec.name} · "
+        f"{scenario.adapters.count:,} adapters · {comparison.requests:,} requests · seed {scenario.seed}"
+    )
+
+
+def extrapolated(comparison: Comparison) -> str:
+    """Whose figures rest on terms that nobody measured for that engine and GPU; empty if nobody's do."""
+    told = []
+    for played in comparison.played:
+        terms = [fact.label for fact in facts.extrapolated(played.summary)]
+        if terms:
+            told.append(f"{played.engine}: {', '.join(terms)}")
+    return f"* extrapolated beyond what was measured: {'; '.join(told)}" if told else ""
+
+
+def comparison_texts(comparison: Comparison, data: dict[str, Any]) -> dict[str, str]:
+    """File name -> text of the report; data: what as_json gave."""
+    return {MARKDOWN: markdown(comparison), HTML: html(comparison), JSON: json_text(data)}
+
+
+def json_text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def markdown(comparison: Comparison) -> str:
+    """comparison.md."""
+    lines = [
+        f"# {comparison.scenario.name}: engines compared",
+        "",
+        title(comparison),
+        "",
+        f"**{verdict(comparison)}.**",
+    ]
+    lines += ["", "| " + " | ".join(COLUMNS) + " |", "|---|---" + "|---:" * (len(COLUMNS) - 2) + "|"]
+    lines += ["| " + " | ".join(cells(comparison, played)) + " |" for played in comparison.played]
+    lines += ["", "## Why", ""]
+    for played in comparison.played:
+        lines += [f"**{played.engine}**", "", *(f"- {reason}" for reason in played.reasons), ""]
+    for engine, reason in comparison.unsupported.items():
+        lines += [f"**{engine}** cannot serve this: {reason}", ""]
+    if extrapolated(comparison):
+        lines += [extrapolated(comparison).replace("*", "\\*", 1), ""]
+    return "\n".join(lines)
+
+
+def html(comparison: Comparison) -> str:
+    """comparison.html: one self-contained page."""
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(TEMPLATE).render(
+        name=comparison.scenario.name,
+        title=title(comparison),
+        verdict=verdict(comparison),
+        columns=COLUMNS,
+        rows=[(played.meets_slo, cells(comparison, played)) for played in comparison.played],
+        bars=_bars(comparison),
+        played=comparison.played,
+        unsupported=comparison.unsupported,
+        extrapolated=extrapolated(comparison),
+    )
+
+
+def _bars(comparison: Comparison) -> list[tuple[str, str, float]]:
+    """(engine, dollars a month, length of its bar in per cent)."""
+    months = [(p.engine, p.usd_per_month) for p in comparison.played if p.usd_per_month is not None]
+    most = max((usd for _, usd in months), default=0.0)
+    return [(engine, units.usd(usd), 100 * usd / most) for engine, usd in months] if most else []

@@ -1,0 +1,146 @@
+"""vLLM with loads on a side stream: against a plain twin, coalesced against step by step, and its invariants."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from support.cases import LATENCIES, REBUILDING, Case, cases, examples
+from support.compare import played, played_naively
+from support.engine_laws import assert_conserves, assert_modes_agree, play
+from support.fakes import TICK_S, FakeLatency, RoundLatency, make_tiers
+from support.naive_overlap import NaiveOverlap, NaiveOverlapReplica
+from support.naive_tiers import NaiveTiers
+
+from simlora.engines.side_copies import SideCopies
+from simlora.engines.vllm_overlap import OverlappedVllm
+from simlora.latency.step import StepPlan, StepTiming
+from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.eviction import WeightedLru
+from simlora.memory.resident import ResidentSet
+from simlora.memory.tiers import AdapterTiers
+
+LINKS = {"host": 1 / TICK_S, "disk": 1 / TICK_S, "remote": 1 / TICK_S}
+"""A byte takes a tick."""
+
+
+def stages(rank: int, tier: str) -> tuple[Stage, ...]:
+    """Copies that take from one to many steps."""
+    host = (Stage("host", 1000.0 * rank, 700 * TICK_S),)
+    if tier == "host":
+        return host
+    disk = (Stage("disk", 5000.0 * rank), *host)
+    return disk if tier == "disk" else (Stage("remote", 3000.0 * rank, 9000 * TICK_S), *disk)
+
+
+@dataclass(frozen=True)
+class SlowedLatency(RoundLatency):
+    """A step beside a copy takes longer."""
+
+    beside: int = 1300
+
+    def price(self, plan: StepPlan) -> StepTiming:
+        timing = super().price(plan)
+        return timing._replace(base_s=timing.base_s + self.beside * TICK_S) if plan.copying else timing
+
+
+LATENCY: tuple[Any, ...] = tuple(SlowedLatency(**vars(v)) for v in (*LATENCIES.values(), *REBUILDING.values()))
+
+
+def slot_cases(**kw: Any) -> st.SearchStrategy[Case]:
+    return cases(latencies=LATENCY, adapters=(1, 8), **kw)
+
+
+def copies() -> CopyEngine:
+    return CopyEngine(LINKS, device_link="host")
+
+
+def engine_of(case: Case, prefetch: bool, tiers: AdapterTiers | None = None, pads: bool = True) -> OverlappedVllm:
+    tiers = tiers or make_tiers(case.limits, case.host, case.remote)
+    return OverlappedVllm(case.limits, tiers, SideCopies(copies(), stages, "host"), prefetch, pads=pads)
+
+
+def naive_of(case: Case, prefetch: bool) -> NaiveOverlapReplica:
+    limits = case.limits
+    tiers = NaiveTiers(limits.max_loras, case.host, limits.pinned, case.remote)
+    return NaiveOverlapReplica(NaiveOverlap(limits, tiers, copies(), stages, prefetch), case.latency)
+
+
+def agree(case: Case, prefetch: bool, coalesce: bool = True) -> None:
+    simulation = play(lambda: engine_of(case, prefetch), case.requests(), case.latency, coalesce)
+    naive = naive_of(case, prefetch)
+    jobs = naive.run(case.requests())
+    assert played(simulation.requests) == played_naively(jobs)
+    engine: Any = simulation.replicas[0].engine
+    assert engine.slots.evictions == naive.overlap.evictions
+    assert_conserves(simulation)
+
+
+@examples(150)
+@given(slot_cases(spare_kv=(400, 600)), st.booleans(), st.booleans())
+def test_as_the_plain_twin(case: Case, prefetch: bool, coalesce: bool) -> None:
+    """Slots, seats and the token budget bind."""
+    agree(case, prefetch, coalesce)
+
+
+@examples(200)
+@given(slot_cases(seats=(2, 8), requests=12), st.booleans())
+def test_as_the_plain_twin_under_memory_pressure(case: Case, prefetch: bool) -> None:
+    """Everything binds."""
+    agree(case, prefetch)
+
+
+@examples(100)
+@given(slot_cases(spare_kv=(400, 600), seats=(1, 3), slots=(1, 2), max_output=6), st.booleans())
+def test_many_adapters_in_few_slots(case: Case, prefetch: bool) -> None:
+    agree(case, prefetch)
+
+
+@examples(150)
+@given(slot_cases(), st.booleans(), st.integers(1, 3))
+def test_coalesced_as_step_by_step(case: Case, prefetch: bool, replicas: int) -> None:
+    make: Callable[[], OverlappedVllm] = lambda: engine_of(case, prefetch)  # noqa: E731
+    assert_modes_agree(make, case.requests, case.latency, replicas=replicas, router="lora-affinity")
+
+
+@examples(60)
+@given(slot_cases(), st.booleans())
+def test_coalesced_as_step_by_step_with_rounded_times(case: Case, prefetch: bool) -> None:
+    def make() -> OverlappedVllm:
+        tiers = make_tiers(case.limits, case.host, case.remote)
+        side = SideCopies(CopyEngine({name: 1.1e6 for name in LINKS}, device_link="host"), stages, "host")
+        return OverlappedVllm(case.limits, tiers, side, prefetch, pads=False)
+
+    assert_modes_agree(make, case.requests, FakeLatency())
+
+
+@examples(60)
+@given(slot_cases(), st.booleans())
+def test_coalesced_as_step_by_step_with_use_counts(case: Case, prefetch: bool) -> None:
+    def make() -> OverlappedVllm:
+        pinned, size = case.limits.pinned, case.limits.max_loras
+        sets = (ResidentSet(n, WeightedLru(0.5), pinned) for n in (size, case.host))
+        tiers = AdapterTiers(*sets, remote=case.remote)
+        tiers.preload((), sorted(pinned))
+        return engine_of(case, prefetch, tiers)
+
+    assert_modes_agree(make, case.requests, case.latency)
+
+
+@examples(80)
+@given(slot_cases(spare_kv=(400, 600)), st.booleans())
+def test_with_a_slot_for_everyone_each_adapter_is_copied_once(case: Case, prefetch: bool) -> None:
+    case = replace(case, host=9).with_limits(max_loras=9, pinned=frozenset())
+    simulation = play(lambda: engine_of(case, prefetch), case.requests(), case.latency)
+    used = {request.adapter for request in simulation.requests if request.adapter}
+    counters = simulation.replicas[0].engine.counters()
+    assert sum(counters.tiers[1:]) == sum(counters.loads_by_rank.values()) == len(used)
+    assert counters.evictions == 0

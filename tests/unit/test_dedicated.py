@@ -1,0 +1,117 @@
+"""One deployment per tenant: who serves whom, cold starts, and what is paid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simlora.cluster.dedicated import Dedicated
+from simlora.cluster.router import Hold, Send
+from simlora.cluster.view import View
+from simlora.engines.request import Request
+from simlora.errors import ConfigError
+from simlora.results.summary import summarize
+from simlora.scenario import scenario_from_dict
+from simlora.sim.build import build_inputs
+from simlora.sim.simulate import simulate
+
+NEVER_S = float("inf")
+
+
+def view(idle_s: float, outstanding: int = 0) -> View:
+    return View(outstanding, 0, 0.0, frozenset(), 0, outstanding, idle_s)
+
+
+def request(index: int) -> Request:
+    return Request(index, 0.0, 0, 0, 10, 10)
+
+
+def scenario(**cluster: Any) -> Any:
+    return scenario_from_dict(
+        {
+            "model": "llama-3.1-8b",
+            "gpu": "h200",
+            "engine": {"max_loras": 4, "max_num_seqs": 64},
+            "adapters": {"count": 6, "base_fraction": 0.1},
+            "workload": {"arrivals": {"kind": "poisson", "rate_rps": 0.5}, "duration_s": 400},
+            "cluster": {"topology": "dedicated", **cluster},
+        }
+    )
+
+
+def test_requests_go_to_their_tenant() -> None:
+    router = Dedicated([2, 0, 2], 3, NEVER_S, 30.0)
+    views = [view(0.0)] * 3
+    assert [router.choose(request(i), views, 1.0) for i in range(3)] == [Send(2), Send(0), Send(2)]
+
+
+def test_a_deployment_sleeps_and_starts_again() -> None:
+    router = Dedicated([0] * 4, 1, scale_to_zero_s=60.0, cold_start_s=30.0)
+    assert router.choose(request(0), [view(5.0)], 5.0) == Hold(35.0)  # all sleep at first
+    assert router.choose(request(1), [view(6.0)], 6.0) == Hold(35.0)
+    assert router.choose(request(0), [view(35.0)], 35.0) == Send(0)
+    assert router.choose(request(2), [view(60.0)], 100.0) == Send(0)  # idle for 60 s: still up
+    assert router.choose(request(3), [view(61.0)], 200.0) == Hold(230.0)
+    assert router.starts(0) == 2
+
+
+def test_paid_time() -> None:
+    router = Dedicated([0] * 4, 1, scale_to_zero_s=60.0, cold_start_s=30.0)
+    assert router.paid_s(0, 100.0, 100.0) == 0.0
+    router.choose(request(0), [view(0.0)], 10.0)
+    assert router.paid_s(0, 0.0, 50.0) == 40.0  # from asking for GPUs on
+    assert router.paid_s(0, 100.0, 200.0) == 190.0 - 40.0  # the last 40 s it slept
+    router.choose(request(1), [view(100.0)], 200.0)
+    assert router.paid_s(0, 0.0, 260.0) == 150.0 + 60.0
+
+
+def test_always_up_pays_its_start_too() -> None:
+    router = Dedicated([0], 1, NEVER_S, 30.0)
+    assert router.paid_s(0, 70.0, 100.0) == 130.0
+
+
+def test_simulation() -> None:
+    inputs = build_inputs(scenario())
+    log = simulate(inputs, check=True)
+    summary = summarize(log)
+    used = np.unique(log.requests.adapter)
+    assert len(log.replicas) == 7 and summary["cost"]["gpus"] == 7 and set(used) <= set(range(7)) and len(used) > 4
+    for replica, adapter in enumerate([1, 2, 3, 4, 5, 6, 0]):
+        assert np.all(log.requests.replica[log.requests.adapter == adapter] == replica)
+    assert summary["adapters"]["loads"] == 0 and summary["bottleneck"]["shares"]["decode_lora"] == 0
+    assert summary["cost"]["gpus_mean"] == 7
+
+
+def test_scale_to_zero_costs_less_and_starts_late() -> None:
+    up, asleep = (
+        summarize(simulate(build_inputs(scenario(dedicated=config)), check=True))
+        for config in (None, {"scale_to_zero_s": 5.0, "cold_start_s": 20.0})
+    )
+    assert asleep["cost"]["usd"] < up["cost"]["usd"] and asleep["cost"]["gpus_mean"] < 7
+    assert asleep["ttft_s"]["max"] > 20.0 > up["ttft_s"]["max"]
+
+
+def test_coalesced_equals_step_by_step() -> None:
+    built = [build_inputs(scenario(dedicated={"scale_to_zero_s": 3.0, "cold_start_s": 2.0})) for _ in range(2)]
+    fast, slow = simulate(built[0]), simulate(built[1], coalesce=False)
+    for name in ("admitted_s", "first_token_s", "last_token_s"):
+        assert np.array_equal(getattr(fast.requests, name), getattr(slow.requests, name), equal_nan=True)
+    assert [r.paid_s for r in fast.replicas] == [r.paid_s for r in slow.replicas]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"cluster": {"topology": "dedicated", "replicas": 2}}, "cluster.replicas"),
+        ({"cluster": {"topology": "dedicated", "router": {"kind": "least-requests"}}}, "cluster.router"),
+        ({"cluster": {"dedicated": {"scale_to_zero_s": 5}}}, "cluster.dedicated"),
+        ({"cluster": {"topology": "dedicated"}, "engine": {"kind": "slora"}}, "cluster.topology"),
+        ({"cluster": {"topology": "dedicated"}, "engine": {"enable_lora": False}}, "cluster.topology"),
+    ],
+)
+def test_wrong_topologies(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scenario_from_dict({"model": "llama-3.1-8b", **changes})
+    assert caught.value.key == key
