@@ -11,17 +11,23 @@ from setuptools import setup
 HOT_PATH = [
     "simlora/engines/adapter_slots.py",
     "simlora/engines/decode_batch.py",
+    "simlora/engines/held_queue.py",
     "simlora/engines/kv_blocks.py",
+    "simlora/engines/lane_slots.py",
     "simlora/engines/prefix_cache.py",
     "simlora/engines/request.py",
     "simlora/engines/speculative.py",
     "simlora/engines/vllm.py",
+    "simlora/engines/vllm_lanes.py",
+    "simlora/engines/vllm_overlap.py",
+    "simlora/engines/vllm_ranks.py",
     "simlora/engines/waiting.py",
     "simlora/latency/step.py",
     "simlora/memory/eviction.py",
     "simlora/memory/resident.py",
     "simlora/memory/tiers.py",
     "simlora/sim/epoch.py",
+    "simlora/sim/pipeline.py",
     "simlora/sim/replica.py",
 ]
 

@@ -27,7 +27,7 @@ def compare(
     """Play one scenario on several engines: cost, latency, and why they differ."""
     from simlora.plan.compare import as_json, compare_engines
     from simlora.report.compare import comparison_tables, comparison_texts, json_text
-    from simlora.results.whole_file import write_texts, write_whole
+    from simlora.results.whole_file import check_writable, write_texts, write_whole
 
     names = [name.strip() for name in engines.split(",") if name.strip()]
     if not names:
@@ -35,6 +35,10 @@ def compare(
     scenario, notes = read_scenario(file, from_vllm_args, set_, seed)
     for line in notes:
         err.print(f"note: {line}")
+    if report is not None:
+        check_writable(report, "--report", folder=True)
+    if json_out is not None:
+        check_writable(json_out, "--json")
     with err.status("comparing") as status:
         comparison = compare_engines(scenario, names, lambda name: status.update(f"simulating {name}"), check)
     out.print(comparison_tables(comparison))

@@ -37,12 +37,13 @@ def run(
     from simlora.report.terminal import run_tables
     from simlora.results.files import check_folder
     from simlora.results.summary import summarize
+    from simlora.results.whole_file import check_writable
     from simlora.sim.build import build_inputs
     from simlora.sim.simulate import simulate
 
     scenario, notes = read_scenario(file, from_vllm_args, set_, seed)
     if out_dir is not None:
-        check_folder(out_dir)
+        check_writable(check_folder(out_dir), "--out", folder=True)
     inputs = build_inputs(scenario)
     with progress_of(len(inputs.requests)) as progress:
         log = simulate(inputs, coalesce=not step_by_step, check=check, progress=progress)

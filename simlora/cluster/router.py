@@ -16,7 +16,8 @@ class Send(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Keep the request at the router and ask again at until_s."""
+    """Keep the request at the router and ask again at until_s; with infinity, when a request is done somewhere: the
+    first of those kept so is asked for first, and the next once it was sent."""
 
     until_s: float
 

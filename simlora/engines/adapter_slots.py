@@ -61,6 +61,21 @@ class AdapterSlots:
         assert self.tiers is not None
         self.tiers.release(adapter, now_s)
 
+    def reserve(self, adapter: int, now_s: float) -> str:
+        """A copy into a slot begins: the place is taken until `arrived`. Returns the tier it is copied from."""
+        self._taken += 1
+        assert self.tiers is not None
+        tier, slot_victim, _ = self.tiers.acquire(adapter, now_s)
+        if slot_victim is not None:
+            self.evictions += 1
+        return tier
+
+    def arrived(self, adapter: int, now_s: float) -> None:
+        """The copy is in its slot, where it stays until its requests join or another adapter needs the place."""
+        self._taken -= 1
+        assert self.tiers is not None
+        self.tiers.release(adapter, now_s)
+
     def _activate(self, adapter: int, now_s: float) -> str:
         if adapter not in self._pinned:
             self._taken += 1

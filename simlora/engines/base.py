@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from simlora.engines.request import Request
 from simlora.latency.step import StepPlan
@@ -127,3 +127,14 @@ class Engine(Protocol):
 
     def violations(self) -> Iterator[tuple[str, str]]:
         """(invariant, what is wrong) for every invariant that does not hold now; recounted from its requests."""
+
+
+@runtime_checkable
+class Handover(Protocol):
+    """An engine that can hand over requests, besides being an Engine."""
+
+    def movable(self) -> Sequence[Request]:
+        """Requests that can be withdrawn, oldest first."""
+
+    def withdraw(self, request: Request, now_s: float) -> bool:
+        """Cancel a request between two steps; what it needs to go on elsewhere is in it. True if it was running."""

@@ -102,7 +102,7 @@ class VllmEngine:
     def enqueue(self, request: Request, now_s: float) -> bool:
         queue_stands = self._stands and self.waiting.size > 0
         full = len(self.running) - self.leaving_seats() >= self.limits.max_num_seqs
-        conflict = self.slots.full and not self.slots.serves(request.adapter)
+        conflict = self._conflicts(request.adapter)
         self.waiting.push(request)
         if conflict and not queue_stands and not full:
             self._late.append(request)  # the next plan passes it over
@@ -113,6 +113,10 @@ class VllmEngine:
         else:
             self.arrival_reason = SEQS if full else TOKENS
         return self.arrival_reason == TOKENS
+
+    def _conflicts(self, adapter: int) -> bool:
+        """The next plan passes a request of this adapter over."""
+        return self.slots.full and not self.slots.serves(adapter)
 
     def fits(self, request: Request) -> bool:
         """Whether the request could run alone."""
@@ -194,8 +198,16 @@ class VllmEngine:
         )  # fmt: skip
 
     def _skipped(self) -> int:
-        """With every slot taken, the scheduler walks past all waiting requests of other adapters."""
-        return self.waiting.size - self.waiting.active_count if self._walked and self.slots.full else 0
+        """Waiting requests that the last plan walked past."""
+        return self._without_slot() if self._walked else 0
+
+    def _without_slot(self) -> int:
+        """With every slot taken, no waiting request of another adapter can be admitted."""
+        return self.waiting.size - self.waiting.active_count if self.slots.full else self.waiting.held_count
+
+    def _holds_back(self, request: Request, now_s: float) -> bool:
+        """Whether a request that could be admitted has to wait for its adapter first."""
+        return False
 
     def _continue_partial(self, budget: int, chunks: list[tuple[Request, int]], step: int, now_s: float) -> bool:
         request = self.partial
@@ -240,6 +252,8 @@ class VllmEngine:
             if -(-needed // size) - shared + fresh_hits > self.kv.free:
                 self.blocked = KV
                 break
+            if self._holds_back(head, now_s):
+                continue
             waiting.pop(head)
             self.kv.admit(head, cached, cached + chunk)
             head.computed = cached
@@ -248,7 +262,7 @@ class VllmEngine:
             budget -= chunk
         if not waiting.size:
             self.blocked = TOKENS
-        elif looked and self.slots.full:
+        elif looked and (self.slots.full or waiting.held_count):
             waiting.mark_skipped_before(head)
         self._stands = waiting.size > 0 and self.blocked != SLOTS
         self._walked = looked
@@ -439,7 +453,7 @@ class VllmEngine:
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         counts = [0, 0, 0, 0]
-        slots = self.waiting.size - self.waiting.active_count if self.slots.full else 0
+        slots = self._without_slot()
         counts[SLOTS] = slots
         counts[self.blocked] += self.waiting.size - slots
         return counts[0], counts[1], counts[2], counts[3]

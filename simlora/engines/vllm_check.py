@@ -23,6 +23,11 @@ def violations(engine: VllmEngine) -> Iterator[tuple[str, str]]:
 def _blocks(engine: VllmEngine) -> Iterator[tuple[str, str]]:
     leaving = {id(r) for r in engine.leaving}
     own = sum(_held(engine, request, id(request) in leaving) for request in engine.running.values())
+    yield from pool_violations(engine, own)
+
+
+def pool_violations(engine: VllmEngine, own: int) -> Iterator[tuple[str, str]]:
+    """own: blocks that the running requests hold, shared ones left out."""
     cache, free, total = engine.kv.cache, engine.kv.free, engine.limits.kv_blocks
     shared = 0 if cache is None else cache.used_blocks()
     if cache is not None and cache.idle_blocks > free:

@@ -29,7 +29,7 @@ class WaitingQueue:
 
     __slots__ = (
         "_active", "_active_heads", "_arrivals", "_frontier", "_heads", "_preempted", "_queues", "_skipped_first",
-        "active_count", "size",
+        "active_count", "held_count", "size",
     )  # fmt: skip
 
     def __init__(self, skipped_first: bool = True) -> None:
@@ -47,6 +47,8 @@ class WaitingQueue:
         self.size = 0
         self.active_count = 0
         """Waiting requests whose adapter is active."""
+        self.held_count = 0
+        """Waiting requests that are held back for their adapter's copy; see held_queue.py."""
 
     def push(self, request: Request) -> None:
         """Append an arrival."""

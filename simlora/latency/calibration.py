@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from simlora.latency.calibration_base import Part, Range, Term
-from simlora.latency.calibration_engines import FamiliesTerm, HostMemoryTerm, LaunchTerm
+from simlora.latency.calibration_engines import FamiliesTerm, HostMemoryTerm, LaunchTerm, SendTerm
 
 __all__ = ["Part", "Range", "Term"]
 
@@ -162,10 +162,13 @@ class Terms(Part):
     lora_families: FamiliesTerm | None = None
     launches: LaunchTerm | None = None
     host_memory: HostMemoryTerm | None = None
+    sends: SendTerm | None = None
 
 
-OPTIONAL_TERMS = ("lora_families", "launches", "host_memory")
+FAMILY_TERMS = ("lora_families", "launches", "host_memory")
 """Terms that only engines and kernels other than vLLM's read; a file may leave them out."""
+OPTIONAL_TERMS = (*FAMILY_TERMS, "sends")
+"""Without the last, a send to a peer is priced as an all-reduce's way over the link."""
 
 
 class EngineId(Part):

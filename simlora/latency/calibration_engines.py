@@ -36,10 +36,23 @@ class LaunchParameters(Part):
     graph_s: float = Field(ge=0, description="In a graph: shortest time between dependent kernels")
     torch_s: float = Field(ge=0, description="Host time of a launch through PyTorch")
     triton_s: float = Field(ge=0, description="Host time of a launch through Triton's launcher")
+    view_s: float = Field(default=0.0, ge=0, description="Host time of a view of a tensor, which launches nothing")
+    read_s: float = Field(default=0.0, ge=0, description="Host time of a number read back from an idle GPU")
 
 
 class LaunchTerm(Term):
     parameters: LaunchParameters
+
+
+class SendParameters(Part):
+    """Sending a tensor to a peer GPU, launched by itself; the peer waits for it."""
+
+    latency_s: float = Field(ge=0, description="However small the tensor: launching both sides and their handshake")
+    link_fraction: float = Field(gt=0, le=1, description="Share of the link's rate that a large tensor reaches")
+
+
+class SendTerm(Term):
+    parameters: SendParameters
 
 
 class HostMemoryParameters(Part):

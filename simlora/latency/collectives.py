@@ -1,10 +1,14 @@
-"""All-reduce time of tensor parallelism. Not measured yet: a latency and a share of the link's rate, marked so."""
+"""All-reduces of tensor parallelism and sends between pipeline stages: a latency and a share of the link's rate.
+
+Measured on 2 GPUs with NVLink; other numbers of GPUs and other links are marked.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from simlora.latency.calibration import CollectiveParameters
+from simlora.latency.calibration_engines import SendParameters
 from simlora.scenario.model_spec import ModelSpec
 
 ALL_REDUCES_PER_LAYER = 2
@@ -28,6 +32,8 @@ class Collectives:
     slot_rank: int
     through_host: bool = False
     """The GPUs have no link but PCIe."""
+    sends: SendParameters | None = None
+    """None: a send is priced as an all-reduce's way over the link."""
 
     def step_s(self, tokens: int, adapters: int) -> float:
         if self.tp == 1:
@@ -43,8 +49,16 @@ class Collectives:
 
     def link_s(self, crossing: float, starts: bool = True) -> float:
         """That many bytes over each GPU's link; starts: as an exchange of its own, not within another."""
-        seconds = crossing / (self.link_bytes_per_s * self.parameters.link_fraction)
-        latency_s = self.parameters.latency_s if starts else 0.0
+        return self._over_link_s(crossing, self.parameters.latency_s if starts else 0.0, self.parameters.link_fraction)
+
+    def send_s(self, size_bytes: float) -> float:
+        """One tensor sent to a peer, until the peer has it."""
+        if self.sends is None:
+            return self.link_s(size_bytes)
+        return self._over_link_s(size_bytes, self.sends.latency_s, self.sends.link_fraction)
+
+    def _over_link_s(self, crossing: float, latency_s: float, link_fraction: float) -> float:
+        seconds = crossing / (self.link_bytes_per_s * link_fraction)
         if self.through_host:
             return HOST_LATENCY_FACTOR * latency_s + HOST_HOPS * seconds
         return latency_s + seconds

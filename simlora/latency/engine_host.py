@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from simlora.latency.calibration import HostParameters
 from simlora.latency.calibration_engines import LaunchParameters
 from simlora.latency.families.padded import LAUNCHES as VLLM_LAUNCHES
+from simlora.latency.families.work import HostCalls
 from simlora.latency.host import Host
 from simlora.latency.profiles import EngineProfile
 from simlora.latency.shapes import lora_linears
@@ -36,6 +37,10 @@ class LaunchHost:
         )
         each = self.launches.triton_s if triton else self.launches.torch_s
         return self.parameters.launch_s + self.layers * base + lora_launches * each
+
+    def calls_s(self, calls: HostCalls) -> float:
+        """What LoRA takes beside; numbers are read back from a GPU that has nothing left to do."""
+        return calls.views * self.launches.view_s + calls.reads * self.launches.read_s
 
 
 def vllm_host(host: Host, model: ModelSpec, tp: int, modules: tuple[str, ...], lora_launches: float) -> Host:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +49,15 @@ class EngineLatency(StepLatency):
             slot_modules = adapter_modules = self.profile.modules
         super().__init__(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules)
         self.disk_bytes_per_s = disk_bytes_per_s
+        if disk_bytes_per_s is not None:
+            self._read_at_most(disk_bytes_per_s / engine.tensor_parallel_size)
+
+    def _read_at_most(self, bytes_per_s: float) -> None:
+        """Every worker reads the whole file, so they share the disk; one faster than reading and packing is hidden."""
+        parameters = self.copies.parameters
+        if bytes_per_s < parameters.disk_bytes_per_s:
+            slower = parameters.model_copy(update={"disk_bytes_per_s": bytes_per_s})
+            self.copies = replace(self.copies, parameters=slower)
 
     def scaled(self, factor: float) -> EngineLatency:
         """See StepLatency."""

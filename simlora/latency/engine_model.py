@@ -26,6 +26,5 @@ def step_latency(
 
     Raises ConfigError where the calibration lacks terms that the engine needs (choose_calibration adds them).
     """
-    plain = not needs_families(engine) and disk_bytes_per_s is None
-    kind = EngineLatency if plain else FamilyLatency
+    kind = FamilyLatency if needs_families(engine) else EngineLatency
     return kind(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules, disk_bytes_per_s)

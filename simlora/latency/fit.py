@@ -56,7 +56,7 @@ def fit_campaign(
         fit_collectives(rows, next(iter(models.values())), link, terms.collectives.parameters, seed),
     ]
     fits = {fit.term: fit for fit in found if fit is not None}
-    updated = {name: _term(term, fits.get(name), base.id) for name, term in terms}
+    updated = {name: _term(term, fits.get(name), base.id) for name, term in terms if term is not None}
     updated["operators"] = _with_attention_start(updated["operators"], fits)
     same_gpu = base.gpu.name == gpu.name and "copies" not in base.extrapolated
     if keep_load_costs and "copies" in fits and terms.copies.basis == "measured" and same_gpu:

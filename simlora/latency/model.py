@@ -64,8 +64,9 @@ class StepLatency:
         )
         link, sharded = gpu.gpu_link_bytes_per_s, engine.fully_sharded_loras
         pcie_only = gpu.host_link.startswith("pcie") and link <= gpu.host_link_bytes_per_s
+        sends = None if terms.sends is None else terms.sends.parameters
         self.collectives = Collectives(
-            terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank, pcie_only
+            terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank, pcie_only, sends
         )
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
         sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens, rules)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from simlora.latency.engine_latency import EngineLatency
 
 TENSORS = 2
-"""Hidden states and residual go from stage to stage. Source: vLLM's IntermediateTensors of Llama."""
+"""Hidden states and residual go from stage to stage, each by a send of its own. Source: vLLM's IntermediateTensors of
+Llama and GroupCoordinator.send_tensor_dict, whose message of names and shapes over the CPU is left out."""
 
 
 class PipelineTiming(NamedTuple):
@@ -20,7 +21,7 @@ class PipelineTiming(NamedTuple):
     stages: tuple[StepTiming, ...]
     """The first one schedules; each of the others has the host time of launching its own part."""
     transfer_s: float
-    """Sending the hidden states of all tokens to the next stage."""
+    """Sending the hidden states and residual of all tokens to the next stage."""
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -55,6 +56,6 @@ def split_stages(latency: EngineLatency, plan: StepPlan) -> PipelineTiming:
 
 
 def transfer_s(latency: EngineLatency, tokens: int) -> float:
-    """Seconds of sending the hidden states of that many tokens from a GPU to its peer in the next stage."""
+    """Seconds of sending the tensors of that many tokens from a GPU to its peer in the next stage."""
     model, collectives = latency.model, latency.collectives
-    return collectives.link_s(TENSORS * tokens * model.hidden_size * model.dtype_bytes) * latency.step_scale
+    return TENSORS * collectives.send_s(tokens * model.hidden_size * model.dtype_bytes) * latency.step_scale

@@ -34,7 +34,8 @@ def scaled_launches(terms: Terms, factor: float) -> dict[str, Any]:
     if found is None:
         return {}
     old = found.parameters
-    new = old.model_copy(update={"torch_s": old.torch_s * factor, "triton_s": old.triton_s * factor})
+    names = ("torch_s", "triton_s", "view_s", "read_s")
+    new = old.model_copy(update={name: getattr(old, name) * factor for name in names})
     return {"launches": found.model_copy(update={"parameters": new, "basis": "scaled"})}
 
 

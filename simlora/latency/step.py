@@ -67,7 +67,7 @@ class StepPlan(NamedTuple):
     copying: bool = False
     """Adapters are copied on a side stream meanwhile, which slows the step down."""
     extra_s: float = 0.0
-    """Time on the GPU before the step that the scheduler knows of: weights merged, a device held by a loader."""
+    """Time before the step that the scheduler knows of, as the latency model told it: weights merged, a device held."""
 
 
 NOTHING_PLANNED = StepPlan((), 0, 0, 0, 0, 0, 0, 0, False, (), 1)

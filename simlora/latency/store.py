@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simlora.errors import ConfigError
-from simlora.latency.calibration import OPTIONAL_TERMS, Calibration
+from simlora.latency.calibration import FAMILY_TERMS, OPTIONAL_TERMS, Calibration
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling import scale_to_engine, scale_to_gpu
 from simlora.scenario.gpu_spec import GpuSpec
@@ -70,7 +70,7 @@ def needs_families(engine: EngineSettings) -> bool:
 
 def _with_families(calibration: Calibration, gpu: GpuSpec) -> Calibration:
     """Optional terms that the calibration leaves out, from the nearest one that has them, scaled to this GPU."""
-    missing = [name for name in OPTIONAL_TERMS if getattr(calibration.terms, name) is None]
+    missing = [name for name in FAMILY_TERMS if getattr(calibration.terms, name) is None]
     if not missing:
         return calibration
     others = [load_calibration(name) for name in shipped()]

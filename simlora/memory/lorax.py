@@ -62,7 +62,7 @@ def lorax_ledger(inputs: MemoryInputs) -> EngineLedger:
 def _stage(inputs: MemoryInputs, shard: Shard) -> EngineLedger:
     engine, total = inputs.engine, inputs.total_bytes
     kept = _kept_bytes(inputs)
-    graphs = len(GRAPH_BATCHES) if engine.compile else 0
+    graphs = 0 if engine.enforce_eager else len(GRAPH_BATCHES)
     parts = [
         weight_part(shard),
         _adapter_part(inputs, kept),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from simlora.errors import ConfigError
@@ -46,23 +47,31 @@ class Played:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All engines that were asked for, in that order."""
+    """All engines that were asked for."""
 
     scenario: Scenario
     requests: int
     played: tuple[Played, ...]
     unsupported: dict[str, str]
     """Engine -> why it cannot serve the scenario."""
+    asked: tuple[str, ...] = ()
+    """All of them, in the order of the request."""
 
     def cost_ratio(self, played: Played) -> float | None:
         """Its dollars per month over those of dedicated deployments; None if these were not asked for."""
         other = next((p.usd_per_month for p in self.played if p.engine == DEDICATED), None)
         return played.usd_per_month / other if other and played.usd_per_month is not None else None
 
-    def best(self) -> Played | None:
-        """The cheapest that meets the SLO; ties go to the higher attainment."""
+    def cheapest(self) -> tuple[Played, ...]:
+        """All that meet the SLO at the lowest price, the highest attainment first; empty if none meets it."""
         meeting = [p for p in self.played if p.meets_slo]
-        return min(meeting, key=lambda p: (p.usd_per_month or 0.0, -p.summary["slo"]["attainment"]), default=None)
+        lowest = min((p.usd_per_month or 0.0 for p in meeting), default=0.0)
+        equal = [p for p in meeting if isclose(p.usd_per_month or 0.0, lowest)]
+        return tuple(sorted(equal, key=lambda p: -p.summary["slo"]["attainment"]))
+
+    def best(self) -> Played | None:
+        """The first of the cheapest."""
+        return next(iter(self.cheapest()), None)
 
 
 def compare_engines(
@@ -90,14 +99,16 @@ def compare_engines(
             unsupported[name] = _plain(error)
     if not played:
         raise ConfigError(scenario.source, "engine.kind", list(engines), "; ".join(unsupported.values()))
-    order = {name: unsupported[name] for name in engines if name in unsupported}
-    return Comparison(scenario, len(requests), tuple(played), order)
+    asked = tuple(dict.fromkeys(engines))
+    order = {name: unsupported[name] for name in asked if name in unsupported}
+    return Comparison(scenario, len(requests), tuple(played), order, asked)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """{engine: summary, or {unsupported: reason}}, in the order of the request."""
-    played = {p.engine: {**p.summary, "reasons": list(p.reasons)} for p in comparison.played}
-    return played | {name: {"unsupported": reason} for name, reason in comparison.unsupported.items()}
+    found: dict[str, Any] = {p.engine: {**p.summary, "reasons": list(p.reasons)} for p in comparison.played}
+    found |= {name: {"unsupported": reason} for name, reason in comparison.unsupported.items()}
+    return {name: found[name] for name in comparison.asked or found}
 
 
 def _variants(scenario: Scenario, engines: Sequence[str]) -> tuple[dict[str, Scenario], dict[str, str]]:

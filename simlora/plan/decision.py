@@ -6,16 +6,15 @@ same requests (at most MAX_REQUESTS of them), so that the figures differ by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
 
 from simlora.errors import SimloraError
-from simlora.memory.advice import rank_waste
+from simlora.plan.candidates import candidates, value_of
 from simlora.results.summary import summarize
 from simlora.scenario import Scenario, changed
-from simlora.scenario.host_cache import largest_host_cache
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
@@ -25,8 +24,6 @@ MAX_REQUESTS = 1500
 MAX_CANDIDATES = 4
 LOSS_WEIGHT = 4.0
 """How much more a lost point of attainment weighs than a gained one."""
-NOTABLE_SHARE = 0.05
-"""A share of the request-seconds below which no change is tried for it."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,13 @@ class Outcome:
 
     @classmethod
     def of(cls, summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> Outcome:
-        gpus = scenario.gpus_per_replica * scenario.cluster.replicas
         return cls(
             ttft_mean_s=summary["ttft_s"]["mean"],
             tpot_mean_s=summary["tpot_s"]["mean"],
             attainment=summary["slo"]["attainment"],
             meets_slo=summary["slo"]["attainment"] >= scenario.slo.attainment,
             throughput_tps=summary["output_throughput_tps"] or 0.0,
-            usd_per_hour=gpus * scenario.cost.gpu_hour_usd,
+            usd_per_hour=summary["cost"]["usd_per_hour"],
             kv_tokens=kv_tokens,
         )
 
@@ -81,11 +77,11 @@ class Decision:
 
 def decide(inputs: Inputs, summary: dict[str, Any], progress: Callable[[str], None] | None = None) -> Decision:
     """Rerun the candidates that the summary's bottleneck suggests."""
-    scenario = inputs.scenario
+    scenario = _as_written(inputs)
     sample = _sample(inputs)
     base = _play(sample)
     tried: list[Candidate] = []
-    for changes in _candidates(scenario, summary):
+    for changes in candidates(scenario, summary):
         if len(tried) < MAX_CANDIDATES:
             if progress is not None:
                 progress(", ".join(f"{key} -> {value}" for key, value in changes.items()))
@@ -99,6 +95,11 @@ def decide(inputs: Inputs, summary: dict[str, Any], progress: Callable[[str], No
     shares = summary["bottleneck"]["shares"]
     binding = summary["bottleneck"]["binding"]
     return Decision(binding, shares.get(binding) or 0.0, meets, base, tuple(ranked), best, len(sample.requests))
+
+
+def _as_written(inputs: Inputs) -> Scenario:
+    """The user's scenario, also where each tenant has a deployment of its own."""
+    return inputs.dedicated or inputs.scenario
 
 
 def _sample(inputs: Inputs) -> Inputs:
@@ -119,13 +120,14 @@ def _sample(inputs: Inputs) -> Inputs:
 
 
 def _play(inputs: Inputs) -> Outcome:
-    return Outcome.of(summarize(simulate(inputs)), inputs.scenario, inputs.ledger.usable_kv_tokens)
+    return Outcome.of(summarize(simulate(inputs)), _as_written(inputs), inputs.ledger.usable_kv_tokens)
 
 
 def _try(sample: Inputs, changes: dict[str, Any]) -> Candidate:
-    listed = tuple((key, _value(sample.scenario, key), value) for key, value in changes.items())
+    written = _as_written(sample)
+    listed = tuple((key, value_of(written, key), value) for key, value in changes.items())
     try:
-        scenario = changed(sample.scenario, changes)
+        scenario = changed(written, changes)
         outcome = _play(build_inputs(scenario, sample.adapters, sample.requests))
     except SimloraError as error:
         return Candidate(listed, None, str(error))
@@ -142,57 +144,6 @@ def _together(helpful: list[Candidate]) -> dict[str, Any]:
                 changes[key] = max(changes[key], after) if key in changes else after
     known = [{key: after for key, before, after in c.changes if before != after} for c in chosen]
     return {} if len(chosen) < 2 or changes in known else changes
-
-
-def _candidates(scenario: Scenario, summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Changes by the share of the request-seconds that they could save, largest first."""
-    options = [*_adapter_options(scenario, summary), *_capacity_options(scenario, summary)]
-    for weight, changes in sorted(options, key=lambda option: -option[0]):
-        if weight >= NOTABLE_SHARE and any(value != _value(scenario, key) for key, value in changes.items()):
-            yield changes
-
-
-def _adapter_options(scenario: Scenario, summary: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Slots, host cache and slot rank."""
-    engine, share = scenario.engine, _shares(summary)
-    adapters = scenario.adapters.count
-    if not engine.enable_lora or not adapters:
-        return
-    stalls = share["queue_slots"] + share["load"]
-    cache = "engine.max_cpu_loras"
-    if adapters > engine.max_loras:
-        slots = min(2 * engine.max_loras, adapters)
-        yield stalls, {"engine.max_loras": slots, cache: max(slots, engine.max_cpu_loras)}
-        slots = min(4 * engine.max_loras, adapters)
-        yield 0.9 * share["queue_slots"], {"engine.max_loras": slots, cache: max(slots, engine.max_cpu_loras)}
-    if adapters > engine.max_cpu_loras:
-        yield 0.95 * stalls, {cache: min(largest_host_cache(scenario), adapters)}
-    if engine.max_loras > 1:
-        yield share["queue_kv"] + share["decode_lora"], {"engine.max_loras": max(1, engine.max_loras // 2)}
-    waste = rank_waste(scenario)
-    if waste is not None:
-        yield share["decode_lora"] + share["queue_kv"], {"engine.max_lora_rank": waste.enough}
-
-
-def _capacity_options(scenario: Scenario, summary: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Seats, memory and replicas."""
-    engine, share, replicas = scenario.engine, _shares(summary), scenario.cluster.replicas
-    yield share["queue_seqs"], {"engine.max_num_seqs": 2 * engine.max_num_seqs}
-    if engine.gpu_memory_utilization < 0.95 and engine.num_gpu_blocks_override is None:
-        yield share["queue_kv"], {"engine.gpu_memory_utilization": 0.95}
-    if engine.num_gpu_blocks_override is not None:
-        yield share["queue_kv"], {"engine.num_gpu_blocks_override": None}
-    waiting = sum(value for name, value in share.items() if name.startswith("queue"))
-    if summary["slo"]["attainment"] < scenario.slo.attainment:
-        yield 1.0, {"cluster.replicas": replicas + 1}
-    else:
-        yield waiting, {"cluster.replicas": replicas + 1}
-        if replicas > 1:
-            yield 1.0, {"cluster.replicas": replicas - 1}
-
-
-def _shares(summary: dict[str, Any]) -> dict[str, float]:
-    return {name: value or 0.0 for name, value in summary["bottleneck"]["shares"].items()}
 
 
 def _merit(candidate: Candidate, base: Outcome, meets_slo: bool) -> float:
@@ -216,10 +167,3 @@ def _merit(candidate: Candidate, base: Outcome, meets_slo: bool) -> float:
     merit = gain if gain > 0 else LOSS_WEIGHT * gain
     merit += 0.1 * min(max(faster, -3.0), 3.0) + 0.5 * min(max(more, -1.0), 1.0)
     return merit / dearer - 0.05
-
-
-def _value(scenario: Scenario, key: str) -> Any:
-    target: Any = scenario
-    for part in key.split("."):
-        target = getattr(target, part)
-    return target

@@ -70,7 +70,8 @@ def _adapter_memory(scenario: Scenario) -> str:
         return "one at a time, merged into the weights"
     if engine.kind == "vllm":
         return f"{engine.max_loras} slots of rank {engine.max_lora_rank} on each GPU"
-    return f"{engine.max_loras} buffers at their own rank"
+    ranks = (rank for rank, count in scenario.adapters.rank_counts().items() if count > 0)
+    return f"{engine.max_loras} buffers of rank {max(ranks, default=0)}"
 
 
 def _hits(summary: dict[str, Any]) -> str:
@@ -81,7 +82,7 @@ def _hits(summary: dict[str, Any]) -> str:
 def _loads(summary: dict[str, Any]) -> Iterator[str]:
     loads, stall_s = summary["adapters"]["loads"], summary["transfers"]["stall_s"]
     if loads:
-        stalled = f"stalled steps for {stall_s:.3g} s in all" if stall_s else "beside the steps"
+        stalled = f"stalled steps for {_seconds(stall_s)} s in all" if stall_s else "beside the steps"
         yield f"loads: {loads:,}, {stalled}"
 
 
@@ -96,3 +97,8 @@ def _kernels(summary: dict[str, Any], scenario: Scenario) -> Iterator[str]:
 
 def _percent(fraction: float) -> str:
     return f"{fraction * 100:.1f} %" if 0 < fraction < 0.1 else f"{fraction:.0%}".replace("%", " %")
+
+
+def _seconds(value: float) -> str:
+    """Three digits, and never an exponent for long ones."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

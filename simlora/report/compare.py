@@ -16,26 +16,27 @@ from simlora.report.compare_template import TEMPLATE
 if TYPE_CHECKING:
     from simlora.plan.compare import Comparison, Played
 
-COST = ("engine", "SLO", "in SLO", "GPUs", "busy", "$/month", "vs dedicated", "$/1M tokens")
-LATENCY = ("engine", "req/s", "TTFT p50", "TTFT p99", "TPOT mean", "TPOT p99")
+COST = ("engine", "SLO", "GPUs", "busy", "$/month", "vs dedicated", "$/1M tokens")
+LATENCY = ("engine", "in SLO", "req/s", "TTFT p50", "TTFT p99", "TPOT mean", "TPOT p99")
 COLUMNS = COST + LATENCY[1:]
 MARKDOWN, HTML, JSON = "comparison.md", "comparison.html", "comparison.json"
 
 
 def cells(comparison: Comparison, played: Played) -> list[str]:
-    """One row of the table, in the order of COLUMNS."""
+    """One row of the table, in the order of COLUMNS. GPUs: all that are paid for, or how many are up on average where
+    deployments sleep."""
     summary, cost = played.summary, played.summary["cost"]
     ratio = comparison.cost_ratio(played)
     asleep = cost["gpus_mean"] < cost["gpus"]
     return [
         played.engine + (" *" if summary["calibration"]["extrapolated"] else ""),
         "meets" if played.meets_slo else "misses",
-        units.percent(summary["slo"]["attainment"]),
-        units.number(cost["gpus_mean"] if asleep else cost["gpus"]) + (" awake" if asleep else ""),
+        units.number(cost["gpus_mean"] if asleep else cost["gpus"]) + (" up" if asleep else ""),
         units.percent(summary["gpu"]["busy_fraction"]),
         units.usd(played.usd_per_month),
         units.MISSING if ratio is None else f"{ratio * 100:.3g} %",
         units.usd(cost["usd_per_1m_tokens"]),
+        units.percent(summary["slo"]["attainment"]),
         units.number(summary["request_throughput_rps"]),
         units.seconds(summary["ttft_s"]["p50"]),
         units.seconds(summary["ttft_s"]["p99"]),
@@ -45,18 +46,19 @@ def cells(comparison: Comparison, played: Played) -> list[str]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence: which engine, and at what price."""
-    best = comparison.best()
+    """One sentence: which engine, or which at one price, and at what price."""
+    best, equal = comparison.best(), [played.engine for played in comparison.cheapest()]
     if best is None:
         return "no engine meets the SLO with these GPUs and settings"
     saved = comparison.cost_ratio(best)
     told = saved is not None and best.engine != "dedicated"
     against = f", {saved * 100:.3g} % of dedicated deployments" if told and saved is not None else ""
     attainment = units.percent(best.summary["slo"]["attainment"])
-    return (
-        f"{best.engine} is the cheapest that meets the SLO ({attainment} in SLO): {units.usd(best.usd_per_month)} "
-        f"a month{against}"
-    )
+    price = f"{units.usd(best.usd_per_month)} a month{against}"
+    if len(equal) == 1:
+        return f"{best.engine} is the cheapest that meets the SLO ({attainment} in SLO): {price}"
+    names = f"{', '.join(equal[:-1])} and {equal[-1]}"
+    return f"{names} are the cheapest that meet the SLO, {best.engine} best ({attainment} in SLO): {price}"
 
 
 def comparison_tables(comparison: Comparison) -> RenderableType:

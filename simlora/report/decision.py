@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,6 +12,7 @@ from simlora.results.words import CATEGORY_WORDS
 
 if TYPE_CHECKING:
     from simlora.plan.decision import Candidate, Decision, Outcome
+
 
 def decision_panel(decision: Decision) -> RenderableType:
     """What binds, a table of the changes tried, and the recommendation."""
@@ -36,8 +37,17 @@ def recommendation(decision: Decision) -> str:
 
 
 def change_label(candidate: Candidate) -> str:
-    parts = [f"{key} {before} -> {after}" for key, before, after in candidate.changes if before != after]
-    return ", ".join(part.removeprefix("engine.") for part in parts)
+    parts = [f"{key} {_word(before)} -> {_word(after)}" for key, before, after in candidate.changes if before != after]
+    return ", ".join(part.removeprefix("engine.").removeprefix("cluster.dedicated.") for part in parts)
+
+
+def _word(value: Any) -> str:
+    """A setting's value as a person would say it; fractions without the noise of binary floats."""
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _price(base: Outcome, out: Outcome) -> str:
@@ -54,7 +64,7 @@ def _price(base: Outcome, out: Outcome) -> str:
 def _table(decision: Decision) -> Table:
     title = f"tried on {decision.sampled_requests:,} of the requests"
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    table.add_column("change", min_width=26)
+    table.add_column("change", min_width=26, overflow="fold")
     for name in ("TTFT mean", "TPOT mean", "attainment", "tokens/s", "$/h"):
         table.add_column(name, justify="right")
     table.add_row("as it is", *_cells(decision.baseline))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simlora.results.engine_terms import pads_ranks, slot_rank
 from simlora.results.latency import Measured
 from simlora.results.metrics import rate
 from simlora.scenario.lora_modules import adapter_bytes
@@ -15,19 +16,13 @@ from simlora.sim.log import ReplicaLog
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-PADDING_KERNELS = ("padded", "padded-bmm")
-"""LoRA kernels that compute every adapter of a step at one rank; the others compute each at its own."""
-SLOTTED_ENGINES = ("vllm", "sglang")
-"""Every adapter on the GPU takes a slot of engine.max_lora_rank."""
-BUFFERED_ENGINES = ("punica", "grouped", "sequential", "merged-swap")
-"""Every adapter on the GPU takes a buffer of the largest rank of all adapters."""
-
 
 def adapters_block(measured: Measured) -> dict[str, Any]:
     """{distinct, gpu_hit_rate, host_hit_rate, loads, load_bytes, evictions, churn_per_s}.
 
-    gpu_hit_rate: share of admissions (base requests left out) whose adapter was in a slot. host_hit_rate: share of the
-    loads that found it in host memory. churn: adapters thrown out of a slot per simulated second.
+    gpu_hit_rate: share of admissions (base requests left out) whose adapter was on the GPU. host_hit_rate: of the other
+    admissions, the share whose adapter was in host memory. loads counts those that an engine begins ahead of an
+    admission, too. churn: adapters thrown out of the GPU per simulated second.
     """
     replicas = measured.log.replicas
     evictions = sum(replica.evictions for replica in replicas)
@@ -35,7 +30,7 @@ def adapters_block(measured: Measured) -> dict[str, Any]:
     return {
         "distinct": len(np.unique(adapter[adapter > 0])),
         "gpu_hit_rate": gpu_hit_rate(*replicas),
-        "host_hit_rate": rate(sum(replica.host_hits for replica in replicas), sum(map(loads, replicas))),
+        "host_hit_rate": rate(sum(replica.host_hits for replica in replicas), sum(map(misses, replicas))),
         "loads": sum(map(loads, replicas)),
         "load_bytes": sum(replica.load_bytes for replica in replicas),
         "evictions": evictions,
@@ -43,15 +38,20 @@ def adapters_block(measured: Measured) -> dict[str, Any]:
     }
 
 
-def loads(replica: ReplicaLog) -> int:
-    """Adapters brought into a slot, from any tier."""
+def misses(replica: ReplicaLog) -> int:
+    """Admissions whose adapter was not on the GPU, by any tier."""
     return replica.host_hits + replica.disk_loads + replica.remote_loads
 
 
+def loads(replica: ReplicaLog) -> int:
+    """Adapters brought to the GPU, from any tier, for an admission or ahead of one."""
+    return misses(replica) if replica.loads is None else replica.loads
+
+
 def gpu_hit_rate(*replicas: ReplicaLog) -> float | None:
-    """Share of admissions whose adapter was already in a slot; None when there was no admission with an adapter."""
+    """Share of admissions whose adapter was already on the GPU; None when there was no admission with an adapter."""
     hits = sum(replica.gpu_hits for replica in replicas)
-    return rate(hits, hits + sum(map(loads, replicas)))
+    return rate(hits, hits + sum(map(misses, replicas)))
 
 
 def transfers_block(measured: Measured) -> dict[str, Any]:
@@ -91,11 +91,12 @@ def ranks_block(measured: Measured) -> dict[str, Any]:
 
 
 def _compute_waste(measured: Measured) -> float | None:
+    if not pads_ranks(measured.log.scenario.engine):
+        return 0.0
     wasted = total = 0.0
-    pads = getattr(measured.log.scenario.engine, "kernels", "padded") in PADDING_KERNELS
     for replica in measured.log.replicas:
         lora_s = replica.runs["lora_s"] * replica.runs["steps"]
-        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"])) if pads else 0.0
+        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"]))
         total += float(np.sum(lora_s))
     return rate(wasted, total)
 
@@ -109,27 +110,19 @@ def _memory_waste(measured: Measured) -> int | None:
     if model is None or modules is None or not len(rank):
         return None
     slots = sum(replica.slots for replica in measured.log.replicas)
-    unused_rank = _slot_rank(scenario) - float(rank.mean())
+    unused_rank = slot_rank(scenario) - float(rank.mean())
     return round(slots * unused_rank * adapter_bytes(model, 1, modules)) if unused_rank > 0 else 0
-
-
-def _slot_rank(scenario: Any) -> int:
-    """The rank that a slot is made for; 0 where an adapter takes what it needs."""
-    kind = getattr(scenario.engine, "kind", "vllm")
-    if kind in SLOTTED_ENGINES:
-        return int(scenario.engine.max_lora_rank)
-    if kind not in BUFFERED_ENGINES:
-        return 0
-    return max((rank for rank, count in scenario.adapters.rank_counts().items() if count > 0), default=0)
 
 
 def active_adapters(measured: Measured) -> dict[str, Any]:
     """{mean, max, over_slots_fraction}: distinct adapters with a request in the system at one time, per replica.
 
     over_slots_fraction: share of the simulated time in which they outnumber the slots of their replica, so that
-    somebody must wait. mean and over_slots_fraction are averages over the replicas, max is the largest of any.
+    somebody must wait; 0 for engines that bound the bytes of adapters and not their number. mean and
+    over_slots_fraction are averages over the replicas, max is the largest of any.
     """
     requests, end_s = measured.log.requests, measured.log.end_s
+    counted = bool(getattr(measured.log.scenario.engine, "enable_lora", True))
     means, overs, largest = [], [], 0
     for index, replica in enumerate(measured.log.replicas):
         own = (requests.replica == index) & (requests.adapter > 0) & ~measured.rejected
@@ -137,7 +130,8 @@ def active_adapters(measured: Measured) -> dict[str, Any]:
         begin, end = busy_intervals(requests.adapter[own], begin, np.where(np.isnan(end), end_s, end))
         width, level = _levels(begin, end)
         means.append(float(np.dot(width, level)) / end_s if end_s else 0.0)
-        overs.append(float(width[level > replica.slots].sum()) / end_s if end_s else 0.0)
+        over = level > replica.slots if counted else np.zeros(len(level), dtype=np.bool_)
+        overs.append(float(width[over].sum()) / end_s if end_s else 0.0)
         largest = max(largest, int(level.max(initial=0)))
     count = len(means)
     return {

@@ -4,7 +4,8 @@ All three are over the simulated time of all GPUs, idle time included.
 
 Bytes of a step: all weights but the embedding table (of a mixture's experts, the share
 1 - (1 - used / experts) ** tokens that the step's tokens are expected to touch), keys and values of every decoding
-request's context, those written for new tokens, and each distinct adapter at the rank that its slot is padded to.
+request's context, those written for new tokens, and each distinct adapter: at the rank that its slot is padded to where
+the kernels compute it so, otherwise at the requests' mean rank. Adapters merged into the weights add nothing.
 FLOPs, per token: 2 per active parameter outside the embeddings, 4 * q_size per layer and token of context attended to,
 2 per element of the adapter at its own rank; and 2 per element of lm_head and emitted token.
 Activations and re-reading of a chunked prompt's context are left out, so the shares are lower bounds.
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simlora.results.engine_terms import adapters_apart, kind_of, pads_ranks, served_modules
 from simlora.results.latency import Measured
 from simlora.results.metrics import rate
 from simlora.scenario.lora_modules import adapter_bytes
@@ -34,7 +36,7 @@ def gpu_block(measured: Measured) -> dict[str, Any]:
     model, gpu = getattr(scenario, "model_spec", None), getattr(scenario, "gpu_spec", None)
     if model is None or gpu is None:
         return out | {"hbm_bandwidth_fraction": None, "flops_fraction": None}
-    read = sum(_bytes(scenario, replica.runs) for replica in replicas)
+    read = sum(_bytes(measured, index) for index in range(len(replicas)))
     flops = sum(_flops(measured, index) for index in range(len(replicas)))
     out["hbm_bandwidth_fraction"] = rate(read, gpu_seconds * gpu.hbm_bytes_per_s)
     return out | {"flops_fraction": rate(flops, gpu_seconds * gpu.bf16_flops)}
@@ -57,16 +59,28 @@ def _embedding_elements(model: Any) -> int:
     return int(model.vocab_size * model.hidden_size)
 
 
-def _lora_elements_per_rank(scenario: Any, modules: str) -> float:
+def _lora_elements_per_rank(scenario: Any, modules: tuple[str, ...] | None) -> float:
     """Elements of A and B of one adapter, per unit of rank."""
-    chosen = getattr(scenario, modules, None)
-    if chosen is None or not getattr(scenario.engine, "enable_lora", True):
+    if modules is None or not adapters_apart(scenario.engine):
         return 0.0
-    return adapter_bytes(scenario.model_spec, 1, chosen) / float(scenario.model_spec.dtype_bytes)
+    return adapter_bytes(scenario.model_spec, 1, modules) / float(scenario.model_spec.dtype_bytes)
 
 
-def _bytes(scenario: Any, runs: dict[str, Floats]) -> float:
+def _adapter_read_bytes(measured: Measured) -> float:
+    """Bytes of one adapter that a step reads."""
+    scenario, requests = measured.log.scenario, measured.log.requests
+    if kind_of(scenario.engine) == "vllm" and pads_ranks(scenario.engine):
+        elements = scenario.engine.max_lora_rank * _lora_elements_per_rank(scenario, scenario.slot_modules)
+    else:
+        ranks = requests.rank[requests.adapter > 0]
+        mean = float(ranks.mean()) if len(ranks) else 0.0
+        elements = mean * _lora_elements_per_rank(scenario, served_modules(scenario))
+    return float(elements * scenario.model_spec.dtype_bytes)
+
+
+def _bytes(measured: Measured, replica: int) -> float:
     """Bytes read and written by all steps of a replica, on all its GPUs together."""
+    scenario, runs = measured.log.scenario, measured.log.replicas[replica].runs
     model, steps = scenario.model_spec, runs["steps"]
     tokens = step_tokens(scenario, runs)
     # A tied table is read once a step too, as lm_head; only a separate embedding table stays mostly unread.
@@ -75,9 +89,8 @@ def _bytes(scenario: Any, runs: dict[str, Floats]) -> float:
     if model.num_experts:
         used = model.num_experts_per_tok / model.num_experts
         weights -= _expert_bytes(model) * (1 - used) ** tokens
-    slot_bytes = _lora_elements_per_rank(scenario, "slot_modules") * model.dtype_bytes * scenario.engine.max_lora_rank
     kv_tokens = _context_tokens(runs) + tokens * steps
-    read = (tokens > 0) * weights + runs["num_adapters"] * slot_bytes
+    read = (tokens > 0) * weights + runs["num_adapters"] * _adapter_read_bytes(measured)
     return float(np.sum(steps * read + kv_tokens * model.kv_bytes_per_token))
 
 
@@ -102,6 +115,6 @@ def _flops(measured: Measured, replica: int) -> float:
     attended = float(np.sum(_context_tokens(runs))) + float(np.sum(prompt**2 - cached**2)) / 2
     served = (log.requests.prompt_tokens + log.requests.output_tokens)[own]
     rank = rate(float(np.sum(served * log.requests.rank[own])), float(np.sum(served))) or 0.0
-    lora = rank * _lora_elements_per_rank(scenario, "adapter_modules")
+    lora = rank * _lora_elements_per_rank(scenario, served_modules(scenario))
     attention = 4.0 * model.q_size * model.num_hidden_layers * attended
     return float(2.0 * (body + lora) * tokens + 2.0 * embeddings * emitted + attention)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simlora.results.engine_terms import QUEUE_COUNTS_AS_SEATED, SEATS, TOKEN_BUDGETS, kind_of
 from simlora.results.latency import Measured
-from simlora.results.timeline import Timeline
+from simlora.results.timeline import WAITS, Timeline
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,12 +21,11 @@ _BACKLOG_FACTOR, _BACKLOG_REQUESTS = 1.5, 10
 """Growth of the number in the system, from the second to the last quarter of arrivals, that is taken for a trend."""
 
 RESOURCE_NAMES = {
-    "kv": "KV blocks",
-    "seqs": "max_num_seqs",
-    "tokens": "max_num_batched_tokens",
+    "kv": "KV memory",
     "slots": "time with somebody waiting for an adapter slot",
     "rate": "offered over served rate",
 }
+"""Resources that every engine has; seats and tokens have the engine's own names."""
 
 RULE = f"load + queue_slots > {THRASHING_SHARE:g} of request-seconds"
 
@@ -41,7 +41,8 @@ def saturation(measured: Measured) -> dict[str, Any]:
 
     utilisation is the largest of these, resource its name, margin_fraction 1 - utilisation (0 at least):
     - kv, seqs, tokens: time mean of used over available KV blocks, running requests over max_num_seqs, and tokens of a
-      step over max_num_batched_tokens, of the busiest replica;
+      step over max_num_batched_tokens, of the busiest replica; or what an engine has in their place (LoRAX's seats hold
+      waiting requests, too, and only prompts count in the prefill budgets of the published engines);
     - slots: share of the time in which a request waited for an adapter slot;
     - rate: offered over served rate, when the number of requests in the system keeps growing (no steady state).
     Time means are over first to last arrival. confident is False above NEAR_SATURATION: there an error of a few per
@@ -60,7 +61,14 @@ def saturation(measured: Measured) -> dict[str, Any]:
     }
 
 
-def health_notes(thrashing: bool | None, limit: dict[str, Any]) -> list[str]:
+def resource_name(resource: str, engine: Any) -> str:
+    """A resource of `saturation` in words."""
+    kind = kind_of(engine)
+    own = {"seqs": SEATS.get(kind, "max_num_seqs"), "tokens": TOKEN_BUDGETS.get(kind) or "max_num_batched_tokens"}
+    return RESOURCE_NAMES.get(resource) or own[resource]
+
+
+def health_notes(thrashing: bool | None, limit: dict[str, Any], engine: Any) -> list[str]:
     """Warnings as sentences, for the notes of a summary."""
     notes = []
     if thrashing:
@@ -68,7 +76,7 @@ def health_notes(thrashing: bool | None, limit: dict[str, Any]) -> list[str]:
             f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time"
         )
     if not limit["confident"]:
-        name = RESOURCE_NAMES[limit["resource"]]
+        name = resource_name(limit["resource"], engine)
         notes.append(
             f"near saturation ({name} at {limit['utilisation'] * 100:.0f} %): waits and TTFT are uncertain, since "
             "step times 5 % longer or shorter can change them several times over; throughput is less affected"
@@ -91,11 +99,10 @@ def _utilisations(measured: Measured) -> dict[str, float]:
 
 def _of_replica(engine: Any, timeline: Timeline, begin_s: float, end_s: float) -> dict[str, float]:
     runs = timeline.replica.runs
-    tokens = runs["decode_count"] + runs["prefill_tokens"]
     used: dict[str, tuple[Floats, float | None]] = {
         "kv": (runs["kv_used_blocks"], timeline.replica.kv_blocks),
-        "seqs": (runs["running"], getattr(engine, "max_num_seqs", None)),
-        "tokens": (tokens, getattr(engine, "max_num_batched_tokens", None)),
+        "seqs": (_seated(engine, runs), getattr(engine, "max_num_seqs", None)),
+        "tokens": _tokens(engine, runs),
         "slots": ((runs["waiting_slots"] > 0).astype(np.float64), 1.0),
     }
     out = {}
@@ -106,9 +113,27 @@ def _of_replica(engine: Any, timeline: Timeline, begin_s: float, end_s: float) -
     return out
 
 
+def _seated(engine: Any, runs: dict[str, Floats]) -> Floats:
+    """Requests that take a seat."""
+    if kind_of(engine) not in QUEUE_COUNTS_AS_SEATED:
+        return runs["running"]
+    return sum((runs[name] for name in WAITS), start=runs["running"])
+
+
+def _tokens(engine: Any, runs: dict[str, Floats]) -> tuple[Floats, float | None]:
+    """(tokens of a step that count in the engine's budget, the budget)."""
+    kind = kind_of(engine)
+    if kind not in TOKEN_BUDGETS:
+        return runs["decode_count"] + runs["prefill_tokens"], getattr(engine, "max_num_batched_tokens", None)
+    return runs["prefill_tokens"], engine.max_num_batched_tokens if TOKEN_BUDGETS[kind] else None
+
+
 def _offered_over_served(measured: Measured, begin_s: float, end_s: float) -> float | None:
     """Offered over served rate between the second and the last quarter; None unless the backlog clearly grows."""
-    arrival = np.sort(measured.log.requests.arrival_s[~measured.rejected])
+    requests = measured.log.requests
+    # A deployment that starts from nothing is no slower for it: what waits for it is not in the system yet.
+    begun_s = requests.arrival_s if measured.log.dedicated is None else requests.routed_s
+    arrival = np.sort(begun_s[~measured.rejected & ~np.isnan(begun_s)])
     left = np.sort(measured.log.requests.last_token_s[measured.completed])
     quarter = (end_s - begin_s) / 4
     early = _mean_in_system(arrival, left, begin_s + quarter, begin_s + 2 * quarter)

@@ -141,10 +141,13 @@ def gap_segments(measured: Measured) -> GapSegments:
 
 
 def _run_segments(timeline: Timeline, warmup_s: float) -> GapSegments:
-    runs = {name: column[timeline.start_s >= warmup_s] for name, column in timeline.replica.runs.items()}
+    counted = timeline.start_s >= warmup_s
+    runs = {name: column[counted] for name, column in timeline.replica.runs.items()}
     steps = runs["steps"].astype(np.int64)
     one, flat = np.ones_like(steps), np.zeros_like(runs["first_gap_s"])
-    head = GapSegments(runs["first_gap_s"], flat, one, runs["first_weight"])
+    pipeline = timeline.replica.pipeline
+    first_gap_s = runs["first_gap_s"] if pipeline is None else pipeline.token_gap_s[counted]
+    head = GapSegments(first_gap_s, flat, one, runs["first_weight"])
     tail = GapSegments(runs["gap_s"], runs["slope_s"], np.maximum(steps - 1, 0), runs["decode_count"])
     return join((head, tail)).nonempty()
 

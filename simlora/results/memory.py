@@ -13,8 +13,8 @@ from simlora.results.timeline import Timeline
 def memory_block(measured: Measured) -> dict[str, Any]:
     """{kv_blocks, kv_usage_mean, kv_usage_max, preemptions} over all replicas.
 
-    kv_blocks is the sum of their usable blocks. The mean is over the simulated time, idle time counted as empty, each
-    replica weighted by its blocks.
+    kv_blocks is the sum of their usable blocks, in the engine's own unit: rows of one token where it has no blocks. The
+    mean is over the simulated time, idle time counted as empty, each replica weighted by its blocks.
     """
     blocks = sum(replica.kv_blocks for replica in measured.log.replicas)
     timelines, end_s = measured.timelines, measured.log.end_s

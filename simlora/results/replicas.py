@@ -8,6 +8,7 @@ import numpy as np
 
 from simlora.results.adapters import gpu_hit_rate, loads
 from simlora.results.cost import up_s
+from simlora.results.engine_terms import slot_limit
 from simlora.results.latency import Measured
 from simlora.results.memory import kv_usage_max, kv_usage_mean
 from simlora.results.metrics import rate
@@ -15,7 +16,8 @@ from simlora.results.timeline import WAITS
 
 
 def replica_rows(measured: Measured) -> list[dict[str, Any]]:
-    """Counts of each replica, and time means over the simulated time (idle time counts as 0)."""
+    """Counts of each replica, and time means over the simulated time (idle time counts as 0). slots is None where only
+    the bytes of adapters are bounded."""
     return [_row(measured, index) for index in range(len(measured.log.replicas))]
 
 
@@ -41,7 +43,7 @@ def _row(measured: Measured, index: int) -> dict[str, Any]:
         "kv_usage_mean": kv_usage_mean(timeline, end_s),
         "kv_usage_max": kv_usage_max(timeline),
         "preemptions": replica.preemptions,
-        "slots": replica.slots,
+        "slots": slot_limit(replica.slots),
         "gpu_hit_rate": gpu_hit_rate(replica),
         "loads": loads(replica),
         "load_bytes": replica.load_bytes,

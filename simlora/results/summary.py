@@ -59,7 +59,7 @@ def summarize(log: SimulationLog) -> dict[str, Any]:
         "ttft_by_tier_s": ttft_by_tier(measured),
         "tenants": fairness_block(measured),
         "saturation": limit,
-        "notes": [*log.notes, *health_notes(health["thrashing"], limit), *_notes(measured)],
+        "notes": [*log.notes, *health_notes(health["thrashing"], limit, log.scenario.engine), *_notes(measured)],
     }
     plain: dict[str, Any] = to_plain(summary)
     return plain
@@ -107,4 +107,20 @@ def _notes(measured: Measured) -> list[str]:
         notes.append(
             f"cost: engine start-up is {start_s / paid_s * 100:.0f} % of the GPU time paid; a longer run dilutes it"
         )
+    aborted = sum(replica.aborted for replica in measured.log.replicas)
+    if aborted:
+        notes.append(f"{aborted:,} requests were given up by the engine: {_why_aborted(log_kind(measured))}")
     return notes
+
+
+def _why_aborted(kind: str) -> str:
+    return {
+        "slora": "early abort, since they could not get their first token in time",
+        "lorax": "adapters lost their turn before they served (a load takes longer than adapter_cycle_time_s)",
+        "sglang": "a single one did not fit the KV cache any more",
+    }.get(kind, "it could not serve them")
+
+
+def log_kind(measured: Measured) -> str:
+    """Kind of the engine that ran."""
+    return str(getattr(getattr(measured.log.scenario, "engine", None), "kind", ""))

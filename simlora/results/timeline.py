@@ -6,7 +6,8 @@ A run's time has two intervals: the head (B_0 to B_1) and the tail (B_1 to B_k).
 - host: what is left, CPU time that no GPU time hides.
 Under asynchronous scheduling the GPU still works on the step before while a plan is made, so the GPU time of a head is
 that of the previous run's last step (none after an idle period), and a gap is max(gpu, host); without it, the head
-holds the run's own first step, and a gap is host + gpu. Knows nothing of requests.
+holds the run's own first step, and a gap is host + gpu. With pipeline stages a run is one batch, its parts are those
+of all stages, and batches overlap: where their parts exceed the interval, they share it. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ class Timeline:
 
     @cached_property
     def gpu_s(self) -> Floats:
-        """GPU time of all steps of each run, the growth of the context included."""
-        runs = self.replica.runs
+        """GPU time of all steps of each run on one GPU, the growth of the context included; with pipeline stages, their
+        mean."""
+        runs, pipeline = self.replica.runs, self.replica.pipeline
         steps = runs["steps"]
-        return self._step_gpu_s * steps + runs["slope_s"] * (steps * (steps - 1) / 2)
+        total = self._step_gpu_s * steps + runs["slope_s"] * (steps * (steps - 1) / 2)
+        return total if pipeline is None else total / pipeline.stages
 
     @cached_property
     def _step_gpu_s(self) -> Floats:

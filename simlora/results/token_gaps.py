@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simlora.results.latency import Measured
 from simlora.results.quantiles import interpolate
 from simlora.results.timeline import Timeline
+from simlora.sim.log import PipelineLog
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,8 +32,12 @@ def token_gaps(measured: Measured) -> tuple[Floats, Floats]:
         own = np.flatnonzero(counted & (requests.replica == index))
         if not len(own):
             continue
-        gaps, offsets = boundary_gaps(timeline)
-        begin, end = _ranges(measured, own, offsets, timeline.replica.async_scheduling)
+        pipeline = timeline.replica.pipeline
+        if pipeline is None:
+            gaps, offsets = boundary_gaps(timeline)
+            begin, end = _ranges(measured, own, offsets, timeline.replica.async_scheduling)
+        else:
+            gaps, begin, end = _lane_ranges(measured, own, pipeline)
         has_gaps = end > begin
         own, begin, end = own[has_gaps], begin[has_gaps], end[has_gaps]
         largest[own], median[own] = _range_statistics(gaps, begin, end)
@@ -69,6 +74,20 @@ def _ranges(measured: Measured, own: Ints, offsets: Ints, asynchronous: bool) ->
     preempted = requests.preemptions[own] > 0
     last_boundary = offsets[requests.last_run[own]] + 1 if asynchronous else end_of_last_run
     return begin, np.where(preempted, last_boundary, last_token)
+
+
+def _lane_ranges(measured: Measured, own: Ints, pipeline: PipelineLog) -> tuple[Floats, Ints, Ints]:
+    """Gaps lane by lane, and the half-open range of each request's among them.
+
+    Empty for a request that a preemption took to another lane: only the gaps that span a preemption are known of it.
+    """
+    order = np.argsort(pipeline.lane, kind="stable")
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    first, last = measured.log.requests.first_run[own], measured.log.requests.last_run[own]
+    begin = position[first] + 1
+    end = np.where(pipeline.lane[first] == pipeline.lane[last], position[last] + 1, begin)
+    return pipeline.token_gap_s[order], begin, end
 
 
 def _range_statistics(gaps: Floats, begin: Ints, end: Ints) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ CATEGORY_WORDS = MappingProxyType(
         "queue_kv": "waiting for KV memory",
         "queue_seqs": "waiting for a seat",
         "queue_tokens": "waiting for the scheduler's next look at the queue",
-        "route": "the front end and the router",
+        "route": "the way to a replica: front end, router, cold starts",
         "load": "adapter loads that block the step",
         "prefill": "computing prompts",
         "decode_base": "decoding: the base model",

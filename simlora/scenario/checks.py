@@ -31,6 +31,7 @@ def check_scenario(scenario: Scenario) -> None:
         raise WrongValueError("adapters.count", scenario.adapters.count, "must be 0 with engine.enable_lora: false")
     scenario.engine.check(scenario)
     _check_topology(scenario)
+    _check_router(scenario)
 
 
 def _check_parallelism(scenario: Scenario) -> None:
@@ -43,6 +44,16 @@ def _check_parallelism(scenario: Scenario) -> None:
             f"must divide the {model.num_attention_heads} attention heads and the MLP width of {model.name}, and "
             f"divide its {model.num_key_value_heads} KV heads or be a multiple of them: {', '.join(possible)}",
         )
+
+
+def _check_router(scenario: Scenario) -> None:
+    router, kind = scenario.cluster.router, scenario.engine.kind
+    if router.kind == "punica" and kind != "punica":
+        allowed = f"only with engine.kind: punica; {kind} cannot hand over its requests"
+        raise WrongValueError("cluster.router.kind", router.kind, allowed)
+    if router.consolidate_s is not None and router.kind != "punica":
+        allowed = f"must be null with cluster.router.kind: {router.kind}, which moves no requests"
+        raise WrongValueError("cluster.router.consolidate_s", router.consolidate_s, allowed)
 
 
 def divides_model(scenario: Scenario, size: int) -> bool:

@@ -12,11 +12,22 @@ from simlora.scenario.base import Config
 class RouterConfig(Config):
     """How requests are spread over the replicas. A router sees each replica as it was at its last scrape."""
 
-    kind: Literal["round-robin", "least-requests", "lora-affinity"] = Field(
-        default="round-robin", description="Routing policy"
+    kind: Literal["round-robin", "least-requests", "lora-affinity", "punica"] = Field(
+        default="round-robin",
+        description="Routing policy. punica: that engine's own scheduler, which fills the busiest GPU that has room",
     )
-    scrape_s: float = Field(default=0.05, ge=0, le=3600, description="Interval between scrapes; 0: always current")
+    scrape_s: float = Field(
+        default=0.05, ge=0, le=3600, description="Interval between scrapes; 0: always current, as it is for punica"
+    )
     delay_s: float = Field(default=0.0, ge=0, le=3600, description="Age of a scrape when it arrives at the router")
+    consolidate_s: float | None = Field(
+        default=None, gt=0, le=3600, description="punica: interval at which the least busy GPU is emptied; null: never"
+    )
+
+    @property
+    def view_age_s(self) -> tuple[float, float]:
+        """(interval, delay) of what the router knows. Punica's scheduler places every request itself, so it knows."""
+        return (0.0, 0.0) if self.kind == "punica" else (self.scrape_s, self.delay_s)
 
 
 class DedicatedConfig(Config):

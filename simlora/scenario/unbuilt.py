@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from simlora.scenario.base import WrongValueError
@@ -15,9 +14,6 @@ KEYS = (
 )
 """Keys that may only be absent or empty (null, [], {})."""
 
-ONLY = MappingProxyType({"engine.pipeline_parallel_size": 1})
-"""Keys of which only one value works so far."""
-
 
 def drop_unbuilt(data: dict[Any, Any]) -> dict[Any, Any]:
     """A copy of a scenario's raw mapping without the empty unbuilt keys.
@@ -25,14 +21,12 @@ def drop_unbuilt(data: dict[Any, Any]) -> dict[Any, Any]:
     Raises:
         WrongValueError: a feature is asked for that is not built.
     """
-    for path in (*KEYS, *ONLY):
+    for path in KEYS:
         section, key = path.split(".")
         values = data.get(section)
         if not isinstance(values, dict) or values.get(key) is None:
             continue
-        if path in ONLY and values[key] != ONLY[path]:
-            raise WrongValueError(path, values[key], f"not built yet: only {ONLY[path]}")
-        if path in KEYS and values[key] not in ([], {}, ()):
+        if values[key] not in ([], {}, ()):
             raise WrongValueError(path, values[key], "not built yet: leave it out or empty")
     return {name: _without_keys(name, values) for name, values in data.items()}
 

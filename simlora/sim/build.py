@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.base import Engine
 from simlora.engines.request import Request
+from simlora.engines.vllm_lanes import VllmLanes
 from simlora.latency.engine_model import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
 from simlora.memory.fit import require_fit
@@ -17,6 +19,7 @@ from simlora.scenario import Scenario, adapter_bytes
 from simlora.sim import dedicated
 from simlora.sim.clock import Clock
 from simlora.sim.inputs import InitialAdapters, Inputs
+from simlora.sim.pipeline import PipelineReplica
 from simlora.sim.replica import Replica
 from simlora.sim.wiring import ENGINES
 from simlora.workload.adapters import AdapterTable, build_adapters
@@ -91,7 +94,15 @@ def make_router(inputs: Inputs) -> Router:
     config, replicas = inputs.scenario.cluster.router, num_replicas(inputs)
     if replicas == 1 or config.kind == "round-robin":
         return RoundRobin(replicas)
+    if config.kind == "punica":
+        return _punica_router(inputs, config.consolidate_s)
     return LeastRequests() if config.kind == "least-requests" else LoraAffinity()
+
+
+def _punica_router(inputs: Inputs, consolidate_s: float | None) -> Router:
+    ledger = inputs.ledger
+    gpu = inputs.scenario.engine.max_num_seqs, ledger.kv_units, ledger.kv_unit_tokens
+    return PunicaPlacement(*gpu) if consolidate_s is None else PunicaConsolidation(*gpu, consolidate_s)
 
 
 def num_replicas(inputs: Inputs) -> int:
@@ -102,14 +113,20 @@ def num_replicas(inputs: Inputs) -> int:
 
 
 def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]:
-    return [Replica(i, make_engine(inputs), inputs.latency, clock, coalesce) for i in range(num_replicas(inputs))]
+    return [_make_replica(i, make_engine(inputs), inputs, clock, coalesce) for i in range(num_replicas(inputs))]
+
+
+def _make_replica(index: int, engine: Engine, inputs: Inputs, clock: Clock, coalesce: bool) -> Replica:
+    kind = PipelineReplica if isinstance(engine, VllmLanes) else Replica
+    return kind(index, engine, inputs.latency, clock, coalesce)  # type: ignore[arg-type]
 
 
 def load_bytes(inputs: Inputs, replica: Replica) -> int:
     """Host-to-device bytes of a replica's loads (what tensor-parallel workers copy twice counted once)."""
-    scenario = inputs.scenario
+    crossings = 2 if inputs.scenario.engine.kind == "slora" and inputs.scenario.engine.artifact else 1
+    model, modules = inputs.scenario.model_spec, inputs.latency.adapter_modules
     loads = replica.engine.counters().loads_by_rank.items()
-    return sum(n * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules) for rank, n in loads)
+    return crossings * sum(n * adapter_bytes(model, rank, modules) for rank, n in loads)
 
 
 def calibration_record(inputs: Inputs) -> dict[str, Any]:

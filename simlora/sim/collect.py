@@ -18,6 +18,7 @@ from simlora.sim.log import (
     ReplicaLog,
     RequestLog,
 )
+from simlora.sim.pipeline import PipelineReplica
 from simlora.sim.replica import Replica
 
 
@@ -88,5 +89,8 @@ def replica_log(replica: Replica, gpus: int, load_bytes: int, start_s: float) ->
         load_bytes=load_bytes,
         evictions=counters.evictions,
         preemptions=counters.preemptions,
+        aborted=counters.aborted,
         start_s=start_s,
+        pipeline=replica.pipeline_log() if isinstance(replica, PipelineReplica) else None,
+        loads=sum(counters.loads_by_rank.values()),
     )

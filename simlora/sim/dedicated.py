@@ -45,8 +45,13 @@ def make_router(inputs: Inputs, original: Scenario, deployments: int) -> Dedicat
     config = original.cluster.dedicated
     deployment_of = np.where(inputs.requests.adapter == 0, deployments - 1, inputs.requests.adapter - 1).tolist()
     limit_s = NEVER_S if config.scale_to_zero_s is None else config.scale_to_zero_s
-    cold_s = inputs.latency.engine_start_s if config.cold_start_s is None else config.cold_start_s
-    return Dedicated(deployment_of, deployments, limit_s, cold_s)
+    return Dedicated(deployment_of, deployments, limit_s, cold_start_s(inputs, original))
+
+
+def cold_start_s(inputs: Inputs, original: Scenario) -> float:
+    """Seconds from asking for GPUs to serving."""
+    given = original.cluster.dedicated.cold_start_s
+    return inputs.latency.engine_start_s if given is None else given
 
 
 def paid_s(router: Dedicated, replicas: Sequence[Replica], end_s: float) -> list[float]:

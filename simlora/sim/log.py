@@ -86,6 +86,19 @@ class RequestLog:
 
 
 @dataclass(frozen=True)
+class PipelineLog:
+    """Rows of a replica with pipeline stages: each is one batch, from the return of the batch before to its own."""
+
+    stages: int
+    """A row's GPU times are those of all stages together."""
+    lane: Ints
+    """Lane of each run. A request gets a token at every boundary of its lane, from its first to its last."""
+    token_gap_s: Floats
+    """Gap before the tokens that come out at B_1, counted in place of first_gap_s: other lanes' boundaries lie between.
+    """
+
+
+@dataclass(frozen=True)
 class ReplicaLog:
     """What one replica did."""
 
@@ -108,8 +121,14 @@ class ReplicaLog:
     preemptions: int
     start_s: float = 0.0
     """Engine start-up time before it serves; counted as cost, not as latency."""
+    aborted: int = 0
+    """Requests that the engine gave up after it had accepted them."""
     paid_s: float | None = None
     """Seconds for which its GPUs are paid, start-ups included; None: start-up and the whole simulation."""
+    pipeline: PipelineLog | None = None
+    """None with one stage."""
+    loads: int | None = None
+    """Adapters brought to the GPU, ahead of an admission too; None: one for each admission that found it elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +152,5 @@ class SimulationLog:
     """The same for host memory."""
     events: int = 0
     """Simulated events processed, for benchmarks."""
+    dedicated: Any = None
+    """With one deployment per tenant, the scenario as the user wrote it; `scenario` is then that of a deployment."""

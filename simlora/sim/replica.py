@@ -57,11 +57,17 @@ class Replica:
         self._start_s = self._first_s = self._end_s = 0.0
         self.before_change: Any = None
         """Called as before_change(replica, now_s) before the state changes: stale views take their snapshots here."""
+        self.between_steps: Any = None
+        """Called as between_steps(replica, now_s) when a run is over, before the next step is planned."""
+        self.on_finished: Any = None
+        """Called as on_finished(now_s) when requests are done or given up."""
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_s: float) -> None:
-        request.replica, request.routed_s = self.index, now_s
+        request.replica, request.queued_s = self.index, now_s
+        if request.routed_s != request.routed_s:  # else it comes from another replica
+            request.routed_s = now_s
         if self.before_change is not None:
             self.before_change(self, now_s)
         if not self.engine.fits(request):
@@ -76,12 +82,16 @@ class Replica:
             self._go(now_s)
             return
         self._late.append((self.engine.arrival_reason, request))
+        if could_admit:
+            self._cut(epoch, now_s)
+
+    def _cut(self, epoch: Epoch, now_s: float) -> None:
+        """The run in progress ends at its next boundary; an empty one now."""
         if self._asleep:
-            if could_admit:
-                epoch.first_s = self._first_s = self._end_s = now_s
-                self._generation += 1
-                self._go(now_s)
-        elif could_admit and self._to - self._from > 1:
+            epoch.first_s = self._first_s = self._end_s = now_s
+            self._generation += 1
+            self._go(now_s)
+        elif self._to - self._from > 1:
             index = epoch.index_after(now_s)
             if index < self._to:
                 self._to = max(index, self._from + 1)
@@ -91,6 +101,22 @@ class Replica:
                 else:
                     self._generation += 1
                     self._go(end_s)
+
+    # --- handing over -------------------------------------------------------------------------------------------
+
+    def end_run(self, now_s: float) -> None:
+        """Call between_steps at the next boundary."""
+        if self._epoch is None:
+            self.between_steps(self, now_s)
+        else:
+            self._cut(self._epoch, now_s)
+
+    def hand_over(self, request: Request, now_s: float, running: bool) -> None:
+        """The engine does not have this request any more; its last token came out at now_s if it was running."""
+        self.outstanding -= 1
+        if running:
+            request.preempted_at_s = now_s
+        request.first_run = -1  # it counts runs of this replica
 
     # --- the run in progress ------------------------------------------------------------------------------------
 
@@ -110,6 +136,8 @@ class Replica:
                 self.before_change(self, now_s)
             if self._epoch is not None:
                 self._close(now_s)
+            if self.between_steps is not None:
+                self.between_steps(self, now_s)
             self.now_s = now_s
             self._open(now_s)
             if self._epoch is None:
@@ -199,6 +227,8 @@ class Replica:
             request.rejected = True
         self.rejected += len(aborted)
         self.outstanding -= len(aborted)
+        if self.on_finished is not None:
+            self.on_finished(self.now_s)
 
     def _record(self, end_s: float) -> None:
         """Append the run's row, in the order of RUN_COLUMNS."""
@@ -235,7 +265,7 @@ class Replica:
         run = self.num_runs - 1
         token_s = now_s + self.latency.frontend_out_s(self._running)
         for request in first:
-            if request.first_run < 0:
+            if request.first_token_s != request.first_token_s:
                 request.first_token_s = token_s
                 request.first_run = run
             else:
@@ -245,6 +275,8 @@ class Replica:
             request.last_run = run
         self.finished += len(finished)
         self.outstanding -= len(finished)
+        if finished and self.on_finished is not None:
+            self.on_finished(now_s)
 
     def _late_arrivals(self, last_plan_s: float, end_s: float) -> tuple[float, ...]:
         """Time averages over the run of the waiting requests by reason, those that came meanwhile included."""
@@ -253,7 +285,7 @@ class Replica:
         duration = end_s - self._start_s
         if duration > 0.0:
             for reason, request in late:
-                averages[reason] += (end_s - request.routed_s) / duration
+                averages[reason] += (end_s - request.queued_s) / duration
         self.engine.pass_over(last_plan_s)
         return tuple(averages)
 
@@ -271,8 +303,8 @@ class Replica:
     def _split(self, epoch: Epoch, index: int) -> None:
         """End the run at a boundary that has passed; what follows is a run of the same plan."""
         end, boundary_s = self._to, epoch.boundary(index)
-        came_later = [item for item in self._late if item[1].routed_s >= boundary_s]
-        self._late = [item for item in self._late if item[1].routed_s < boundary_s]
+        came_later = [item for item in self._late if item[1].queued_s >= boundary_s]
+        self._late = [item for item in self._late if item[1].queued_s < boundary_s]
         self._to = index
         self._close(boundary_s)
         self._late = came_later

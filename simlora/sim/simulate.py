@@ -13,7 +13,7 @@ from simlora.cluster.dedicated import Dedicated
 from simlora.sim.build import calibration_record, load_bytes, make_replicas, make_requests, make_router
 from simlora.sim.clock import Clock
 from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
-from simlora.sim.dedicated import paid_s
+from simlora.sim.dedicated import cold_start_s, paid_s
 from simlora.sim.inputs import Inputs
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import SimulationLog
@@ -63,7 +63,7 @@ def _simulate(
     for replica in replicas:
         replica.on_boundary = checker.check if checker else None
     router, config = make_router(inputs), scenario.cluster.router
-    scrape_s, delay_s = (0.0, 0.0) if inputs.dedicated is not None else (config.scrape_s, config.delay_s)
+    scrape_s, delay_s = (0.0, 0.0) if inputs.dedicated is not None else config.view_age_s
     in_s = inputs.latency.frontend_in_s
     simulation = Simulation(clock, replicas, router, requests, in_s, scrape_s, delay_s, cut_s, progress)
     simulation.run()
@@ -74,9 +74,9 @@ def _simulate(
     logs = [replica_log(r, gpus, load_bytes(inputs, r), start_s) for r in replicas]
     end_s = simulation.end_s if cut_s is not None else float("inf")
     log_of_requests = request_log(requests, end_s)
-    if isinstance(router, Dedicated):
-        paid = paid_s(router, replicas, simulation.end_s)
-        logs = [replace(log, paid_s=seconds) for log, seconds in zip(logs, paid, strict=True)]
+    if isinstance(router, Dedicated) and inputs.dedicated is not None:
+        paid, start_s = paid_s(router, replicas, simulation.end_s), cold_start_s(inputs, inputs.dedicated)
+        logs = [replace(log, paid_s=seconds, start_s=start_s) for log, seconds in zip(logs, paid, strict=True)]
         adapter = inputs.requests.adapter.astype(np.int64)
         log_of_requests = replace(log_of_requests, adapter=adapter, rank=inputs.adapters.rank[adapter].astype(np.int64))
     return SimulationLog(
@@ -90,4 +90,5 @@ def _simulate(
         initial_gpu=(*inputs.initial.gpu, *pinned),
         initial_host=(*inputs.initial.host, *pinned),
         events=sum(r.num_runs for r in replicas),
+        dedicated=inputs.dedicated,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simlora.latency.calibration import Calibration
-from simlora.latency.model import StepLatency
 from simlora.latency.scaling import scale_host
 from simlora.sim.inputs import Inputs
 from simlora.validate.run_file import RunFile
@@ -32,5 +31,9 @@ def on_its_host(inputs: Inputs, run: RunFile, step_scale: float) -> Inputs:
     factor = host_factor(run, latency.calibration)
     if factor == 1.0:
         return inputs
-    slower = StepLatency(latency.model, latency.gpu, latency.engine, scale_host(latency.calibration, factor))
-    return replace(inputs, latency=slower if step_scale == 1.0 else slower.scaled(step_scale))
+    modules = latency.slot_modules, latency.adapter_modules
+    calibration = scale_host(latency.calibration, factor)
+    latency = type(latency)(
+        latency.model, latency.gpu, latency.engine, calibration, step_scale, *modules, latency.disk_bytes_per_s
+    )
+    return replace(inputs, latency=latency)

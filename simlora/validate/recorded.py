@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from simlora.errors import ConfigError
 from simlora.results.metrics import metrics_from_requests
+from simlora.results.run_json import SERVER
 from simlora.validate.measurements import (
     DecodeRow,
     LoadRow,
@@ -39,12 +40,12 @@ Bools = npt.NDArray[np.bool_]
 REQUESTS, STEPS, DECODE, PREFILL, LOAD = "requests.csv", "steps.csv", "decode.csv", "prefill.csv", "load.csv"
 DEFAULT_RANK, MAX_ADAPTERS = 8, 1_000_000
 REJECTED = "rejected"
-"""Status of a request that the server refused: it took no part in the run, and is not replayed."""
+"""Status of a request that the server refused. A real server's are not replayed: they took no part in the run."""
 
 
 @dataclass(frozen=True)
 class RecordedRequests:
-    """The requests that the server took in, in order of arrival; NaN: not finished when the recording ended."""
+    """The requests to replay, in order of arrival; NaN: not finished when the recording ended, or given up."""
 
     adapters: AdapterTable
     arrival_s: Floats
@@ -143,13 +144,15 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
     trace = read_trace(folder, TraceOptions(format="simlora-run"))
     table = open_csv(folder / REQUESTS)
     kept = _kept(table)
-    rejected = int(np.count_nonzero(~kept))
+    # What a simulated engine gave up after a while had its effect on others, and the replay gives it up again.
+    replayed = np.ones_like(kept) if run.server == SERVER else kept
+    rejected = int(np.count_nonzero(~replayed))
     ttft_s, e2e_s = _durations(table, "ttft_s"), _durations(table, "e2e_s")
     _check_times(table, run, kept, ttft_s, e2e_s)
     preemptions = _preemptions(table, kept)
     if preemptions is None and steps is not None:
         preemptions = float(steps.preempted.sum())
-    in_run = kept[trace.row]
+    in_run = replayed[trace.row]
     if not in_run.any():
         raise ConfigError(table.source, REQUESTS, None, "at least one request that the server took in")
     trace = trace.take(np.flatnonzero(in_run))

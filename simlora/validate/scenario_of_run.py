@@ -13,7 +13,7 @@ import numpy.typing as npt
 from simlora.errors import ConfigError
 from simlora.latency.store import shipped
 from simlora.results.run_json import SERVER
-from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, vllm_flags
+from simlora.scenario import ENGINES, EngineConfig, Scenario, scenario_from_dict, vllm_flags
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded import RecordedRun
@@ -22,6 +22,10 @@ from simlora.validate.run_file import RunFile
 
 HOST_GIB = 1_000_000.0
 """The recorded server's host cache fitted, whatever its host's memory was."""
+
+VLLM = "vllm"
+PUBLISHED = frozenset(ENGINES) - {VLLM}
+"""Engines without versions, and with names of their own for their limits."""
 
 _RESOLVED = {
     "max_num_seqs": "max_num_seqs",
@@ -72,9 +76,13 @@ def _engine(recorded: RecordedRun) -> dict[str, Any]:
     run = recorded.run
     # A real server has LoRA off unless told otherwise; our own runs state every field.
     engine: dict[str, Any] = {"enable_lora": False, "endpoint": run.endpoint}
-    if run.server != SERVER:
-        engine |= {"kind": run.server, "version": run.server_version}
-    engine |= _modelled(run.engine, recorded.source)
+    kind = str(run.engine.get("kind", VLLM) if run.server == SERVER else run.server)
+    engine["kind"] = kind
+    if run.server != SERVER and kind not in PUBLISHED:
+        engine["version"] = run.server_version
+    engine |= _modelled(run.engine, kind, recorded.source)
+    if kind in PUBLISHED:
+        return engine  # its settings say all: what `resolved` holds of it has vLLM's names
     for key, field in _RESOLVED.items():
         value = getattr(run.resolved, key)
         if value is not None:
@@ -87,12 +95,12 @@ def _engine(recorded: RecordedRun) -> dict[str, Any]:
     return engine
 
 
-def _modelled(flags: dict[str, Any], source: str) -> dict[str, Any]:
+def _modelled(flags: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
     """The recorded flags without those that do not matter to timing."""
-    kept = {}
+    kept, fields = {}, ENGINES.get(kind, EngineConfig).model_fields
     for key, value in flags.items():
         flag = key.replace("_", "-")
-        if key in EngineConfig.model_fields:
+        if key in fields:
             kept[key] = value
         elif (
             flag in vllm_flags.IGNORED

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from simlora.kernels import GroupWeights, Segments, build_segments, from_tensors, reference_lora
+from simlora.kernels import GroupWeights, Segments, Tile, bgmv, build_segments, from_tensors, mbgmv, reference_lora
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 POPULARITIES = ("identical", "distinct", "uniform", "zipf", "skewed")
@@ -19,6 +20,15 @@ LLAMA = {
     "down": (14336, (4096,)),
 }
 Kernel = Callable[..., object]
+one_row = partial(bgmv, shrink=Tile(block=256), expand=Tile(block=256))
+panel = partial(mbgmv, shrink=Tile(block=256), expand=Tile(block=128))
+panel_in_turns = partial(
+    mbgmv,
+    shrink=Tile(block=64, nr=32, num_warps=2, programs=1),
+    expand=Tile(block=64, num_warps=2, programs=1),
+)
+"""Fixed tiles: the kernels for tiles of one row, and the panel kernels, whose programs work on one row tile or on
+several in turn."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_cases import DEVICE, LLAMA, SMALL, Group, check_adds_delta, make_group, popularity, with_base
+from kernel_cases import (
+    DEVICE,
+    LLAMA,
+    SMALL,
+    Group,
+    check_adds_delta,
+    make_group,
+    one_row,
+    panel,
+    panel_in_turns,
+    popularity,
+    with_base,
+)
 from simlora.kernels import (
     GroupShape,
     LayoutError,
@@ -54,7 +66,7 @@ def paged(
 
 
 @pytest.mark.parametrize("page_bytes", [16 * 1024, 64 * 1024])
-@pytest.mark.parametrize(("kernel", "rows"), [(mbgmv, 16), (mbgmm, 32), (bgmv, 1), (mbgmv, 4)])
+@pytest.mark.parametrize(("kernel", "rows"), [(one_row, 1), (mbgmm, 32), (bgmv, 1), (panel, 8), (panel_in_turns, 16)])
 def test_paged_equals_pointers(kernel, rows, page_bytes) -> None:
     groups, plain = paged([(512, (192,)), SMALL], (8, 16, 5), page_bytes)
     for group, like in zip(groups, plain, strict=True):
@@ -69,7 +81,7 @@ def test_paged_equals_pointers(kernel, rows, page_bytes) -> None:
 def test_paged_full_size() -> None:
     groups, _ = paged(list(LLAMA.values()), (8, 16, 32, 64), 64 * 1024)
     for group in groups:
-        for kernel, rows, tokens in ((mbgmv, 16, 1), (mbgmv, 16, 60), (mbgmv, 2, 9), (mbgmm, 64, 520)):
+        for kernel, rows, tokens in ((one_row, 1, 5), (panel, 8, 60), (panel_in_turns, 16, 90), (mbgmm, 64, 520)):
             check_adds_delta(kernel, group, with_base(popularity("uniform", tokens, 4)), rows)
 
 
@@ -160,8 +172,8 @@ def test_other_refusals() -> None:
         )
     with pytest.raises(LayoutError, match="problem 0: x has 64 columns, w needs 32"):
         problem_list([x], [y], [y])
-    with pytest.raises(LayoutError, match="rows: 8"):
-        build_segments(torch.zeros(3, dtype=torch.int32), 2, 8)
+    with pytest.raises(LayoutError, match="rows: 2"):
+        build_segments(torch.zeros(3, dtype=torch.int32), 2, 2)
     with pytest.raises(LayoutError, match="dtype"):
         build_segments(torch.zeros(3), 2)
     with pytest.raises(LayoutError, match="slot 2, below 2"):

@@ -13,6 +13,9 @@ from kernel_cases import (
     TOLERANCE,
     check_adds_delta,
     make_group,
+    one_row,
+    panel,
+    panel_in_turns,
     popularity,
     relative_error,
     with_base,
@@ -38,14 +41,23 @@ from simlora.kernels import (
 MIXED = (8, 16, 32, 64)
 # Scratch columns beyond an adapter's rank are never written, loaded with the others, and dropped.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-FULL_SIZE = ((mbgmv, 16, 1), (mbgmv, 16, 100), (mbgmm, 64, 600), (bgmv, 1, 9), (mbgmv, 2, 40), (mbgmv, 4, 70))
-KERNELS = ((mbgmv, 16), (mbgmm, 32), (mbgmm, 64), (mbgmv, 2), (mbgmv, 4))
+FULL_SIZE = (
+    (mbgmv, 16, 1),
+    (mbgmv, 16, 100),
+    (mbgmm, 64, 600),
+    (bgmv, 1, 9),
+    (one_row, 1, 70),
+    (mbgmv, 8, 90),
+    (panel, 16, 40),
+    (panel_in_turns, 16, 200),
+)
+KERNELS = ((panel, 8), (mbgmm, 32), (mbgmm, 64), (one_row, 1), (panel_in_turns, 16), (panel, 16), (panel_in_turns, 8))
 
 
 @pytest.mark.parametrize("kind", POPULARITIES)
 @pytest.mark.parametrize(("kernel", "rows"), KERNELS)
 def test_popularity_with_mixed_ranks_and_base_tokens(kernel, rows, kind) -> None:
-    mapping = with_base(popularity(kind, 16 if rows < 16 else 48, len(MIXED)))
+    mapping = with_base(popularity(kind, 48, len(MIXED)))
     check_adds_delta(kernel, make_group(MIXED, *SMALL), mapping, rows)
 
 
@@ -137,7 +149,7 @@ def test_full_size(name, ranks) -> None:
 @pytest.mark.parametrize("ranks", [(1, 3, 24, 100), (256, 12, 0, 7)])
 def test_full_size_odd_ranks(ranks) -> None:
     group = make_group(ranks, *LLAMA["qkv"], dtype=torch.float16)
-    for kernel, rows, tokens in ((mbgmv, 16, 33), (mbgmm, 64, 300)):
+    for kernel, rows, tokens in ((one_row, 1, 33), (panel, 8, 33), (panel_in_turns, 16, 33), (mbgmm, 64, 300)):
         check_adds_delta(kernel, group, with_base(popularity("uniform", tokens, len(ranks))), rows)
 
 

@@ -24,15 +24,15 @@ from simlora.kernels.tiles import TABLES, Shape, Tile, choose, choose_rows, rows
 
 
 @pytest.mark.parametrize("kind", POPULARITIES)
-@pytest.mark.parametrize("rows", [1, 4, 16, 64])
+@pytest.mark.parametrize("rows", [1, 8, 16, 64])
 def test_tiles_cover_every_adapter_token_once(kind, rows) -> None:
     for tokens in (0, 1, 15, 64, 300):
         mapping = with_base(popularity(kind, tokens, 9))
         found = build_segments(mapping, 9, rows)
         assert sorted(found.order.tolist()) == list(range(tokens))
         seen = []
-        for adapter, first, length, _ in found.tiles.tolist():
-            assert length <= rows
+        for adapter, first, length, used in found.tiles.tolist():
+            assert length <= rows and used == int((found.tiles[:, 2] > 0).sum())
             covered = found.order[first : first + length].tolist()
             assert all(int(mapping[t]) == adapter for t in covered)
             seen += covered
@@ -135,7 +135,7 @@ def test_tuned_tables_are_well_formed_and_chosen_from() -> None:
         shape, tile = entries[0]
         assert choose(shape, body["gpu"]) == tile
         for tokens, slots, rank_pad, rows in rows_table(body["gpu"]):
-            assert choose_rows(tokens, slots, rank_pad, body["gpu"]) == rows and rows in (1, 2, 4, 16)
+            assert choose_rows(tokens, slots, rank_pad, body["gpu"]) == rows and rows in (1, 8, 16, 32, 64)
     assert choose_rows(32, 8, 16, "an unknown GPU") == 16
     assert choose(Shape("shrink", "decode", 4096, 1, 16, 4, 4), "an unknown GPU").block == 256
 

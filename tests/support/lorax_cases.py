@@ -24,20 +24,22 @@ SHARES = {0: 0.0, 8: 0.125, 16: 0.25, 40: 0.625}
 
 @dataclass(frozen=True)
 class Stalling:
-    """A latency of round numbers with the time that the engine adds to a step."""
+    """A latency of round numbers with the time that the engine adds to a step, and loads that many times faster."""
 
     inner: Any = field(default_factory=RoundLatency)
+    faster: int = 1
+    """A power of two."""
 
     @property
     def frontend_in_s(self) -> float:
         return self.inner.frontend_in_s
 
     def price(self, plan: StepPlan) -> StepTiming:
-        timing = self.inner.price(plan)
-        return timing._replace(load_s=timing.load_s + plan.extra_s)
+        loads_s = sum(self.load_s(rank, tier) for _, rank, tier in plan.loads)
+        return self.inner.price(plan)._replace(load_s=loads_s + plan.extra_s)
 
     def load_s(self, rank: int, tier: str) -> float:
-        return self.inner.load_s(rank, tier)
+        return self.inner.load_s(rank, tier) / self.faster
 
     def frontend_out_s(self, running: float) -> float:
         return self.inner.frontend_out_s(running)
@@ -99,10 +101,13 @@ def lorax_cases(
     max_output: int = 30,
     gaps: tuple[int, ...] = (0, 0, 1000, 3000, 8000, 40_000, 400_000),
     chunked: tuple[bool, ...] = (False, False, True),
+    names: tuple[int, ...] = (),
+    ratios: tuple[float, ...] = (1.2, 0.3, 0.0, 1.0, 2.5),
 ) -> LoraxCase:
+    """names: adapters to choose from, instead of some of the first."""
     count = draw(st.integers(*adapters))
     row = st.tuples(
-        st.sampled_from(gaps), st.integers(0, count), st.integers(1, max_prompt),
+        st.sampled_from(gaps), st.sampled_from(names) if names else st.integers(0, count), st.integers(1, max_prompt),
         st.one_of(st.just(1), st.integers(1, max_output)),
     )  # fmt: skip
     rows = draw(st.lists(row, min_size=1, max_size=requests))
@@ -112,7 +117,7 @@ def lorax_cases(
         kv_blocks=-(-longest // block_size) + draw(st.integers(*spare_kv)),
         block_size=block_size,
         max_batch_prefill_tokens=draw(st.integers(2, 60)),
-        waiting_served_ratio=draw(st.sampled_from((1.2, 0.3, 0.0, 1.0, 2.5))),
+        waiting_served_ratio=draw(st.sampled_from(ratios)),
         max_waiting_tokens=draw(st.sampled_from((20, 1, 3, 7))),
         max_concurrent_requests=draw(st.sampled_from((1024, 1024, 6))),
         max_active_adapters=draw(st.sampled_from((1024, 1, 2))),
@@ -120,9 +125,9 @@ def lorax_cases(
         chunked_prefill=draw(st.sampled_from(chunked)),
         eager_prefill=draw(st.sampled_from((True, True, False))),
     )
-    latency = draw(st.sampled_from(latencies))
+    latency = replace(draw(st.sampled_from(latencies)), faster=draw(st.sampled_from((1, 32, 256))))
     if draw(st.booleans()) and isinstance(latency.inner, RoundLatency):
-        latency = Stalling(replace(latency.inner, valid_steps=draw(st.integers(1, 5))))
+        latency = replace(latency, inner=replace(latency.inner, valid_steps=draw(st.integers(1, 5))))
     resident = frozenset({0, 1}) if count and draw(st.sampled_from((False, False, True))) else frozenset({0})
     return LoraxCase(
         limits, tuple(rows), latency, draw(st.sampled_from((None, None, 0, 30_000))),

@@ -78,6 +78,7 @@ class NaiveLorax:
         self.host: set[int] = set()
         self.offloads = 0
         self.plans: list[tuple[float, StepPlan]] = []
+        self.useless_loads = 0
         self.last_decoders: list[Job] | None = None
 
     # --- the batching task ----------------------------------------------------------------------------------------
@@ -87,7 +88,14 @@ class NaiveLorax:
         self.future = deque(jobs)
         while True:
             while (new := self.next_batch(set(), 0, self.limits.max_batch_prefill_tokens)) is not None:
+                self.useless_loads = 0
                 self.serve(new)
+            if self.useless_loads > 2 * (len(self.adapters) + 8):
+                self.useless_loads = 0
+                for adapter in self.adapters.values():
+                    for job in adapter.queue:
+                        job.rejected = True
+                    adapter.queue.clear()
             if not self.idle():
                 return jobs
 
@@ -128,7 +136,8 @@ class NaiveLorax:
             self.end_work()
         elif arrival_s is not None:
             self.now_s = arrival_s
-            self.arrive()
+            if not self.arrive():  # nobody hears of a refused request
+                return self.idle()
         else:
             return False
         return True
@@ -227,7 +236,7 @@ class NaiveLorax:
     def order(self) -> dict[Job, int]:
         return self.__dict__.setdefault("_order", {})
 
-    def arrive(self) -> None:
+    def arrive(self) -> bool:
         job = self.future.popleft()
         waiting = sum(len(a.queue) for a in self.adapters.values())
         limits = self.limits
@@ -239,7 +248,7 @@ class NaiveLorax:
             or self.times.cost(job.adapter, job.rank) > 1
         ):
             job.rejected = True
-            return
+            return False
         adapter = self.adapters.get(job.adapter)
         if adapter is None:
             adapter = self.adapters[job.adapter] = Adapter(job.adapter, job.rank)
@@ -248,6 +257,7 @@ class NaiveLorax:
             self.pending.append(adapter)
         self.order[job] = len(self.order)
         adapter.queue.append(job)
+        return True
 
     # --- the loader -----------------------------------------------------------------------------------------------
 
@@ -277,6 +287,10 @@ class NaiveLorax:
         assert self.working is not None
         kind, adapter = self.working
         self.working = None
+        if kind == "download" or self.batch:
+            self.useless_loads = 0
+        elif kind == "load":
+            self.useless_loads += 1
         if kind == "download":
             self.stored.add(adapter.name)
             adapter.cost = Fraction(self.times.cost(adapter.name, adapter.rank))

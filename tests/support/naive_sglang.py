@@ -1,6 +1,6 @@
 """SGLang's scheduler loop written out plainly: lists, one iteration after the other, nothing remembered.
 
-The slow twin of SglangEngine. Written from managers/scheduler.py, schedule_policy.py, schedule_batch.py, lora/mem_pool.py,
+The slow twin of SglangEngine, from managers/scheduler.py, schedule_policy.py, schedule_batch.py, lora/mem_pool.py,
 lora_drainer.py and lora_overlap_loader.py: requests that are done stay in the running batch until a decode step filters
 it, and a batch that is full is not offered anything until it shrinks.
 """
@@ -18,6 +18,11 @@ CLIP = 4096
 CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
 
 
+def scattered(adapter: int) -> int:
+    """The order in which the adapters of a step are looked at: as good as any."""
+    return adapter * 2654435761 % 2**32
+
+
 @dataclass(eq=False)
 class Job:
     """A request inside the naive engine."""
@@ -31,6 +36,8 @@ class Job:
     generated: int = 0
     computed: int = 0
     kv: int = 0
+    turn: int = 0
+    """Number of its last admission."""
     queued_s: float = 0.0
     rejected: bool = False
     admitted_s: float | None = None
@@ -101,7 +108,7 @@ class NaiveSglang:
         self.draining: dict[int, int] = {}
         self.most_left: dict[int, int] = {}
         self.evictions = 0
-        self.aborted = 0
+        self.aborted = self.admissions = 0
 
     @property
     def ratio(self) -> float:
@@ -192,6 +199,8 @@ class NaiveSglang:
             chunks.append((job, new))
             self.waiting.remove(job)
             job.computed = 0
+            self.admissions += 1
+            job.turn = self.admissions
             if job.admitted_s is None:
                 job.admitted_s = now_s
             adapters.add(job.adapter)
@@ -263,7 +272,7 @@ class NaiveSglang:
         return batch
 
     def retract(self, reserve: int, keep: int, now_s: float) -> None:
-        order = sorted(self.running, key=lambda job: (job.generated, -job.prompt), reverse=True)
+        order = sorted(self.running, key=lambda job: (-job.generated, job.prompt, job.turn))
         first = True
         while first or self.free < reserve + len(order):
             if len(order) == keep:
@@ -303,7 +312,7 @@ class NaiveSglang:
     def prepare(self, needed: set[int], busy: set[int]) -> dict[int, str]:
         """Adapter -> tier for those that were in no slot."""
         loaded = {}
-        for adapter in sorted(needed):
+        for adapter in sorted(needed, key=scattered):
             if adapter in self.slots:
                 continue
             loaded[adapter] = self.find(adapter, needed | busy) if adapter else "host"
@@ -314,7 +323,7 @@ class NaiveSglang:
                 self.slots.remove(victim)
             self.slots.append(adapter)
         if self.set.policy == "lru":
-            self.slots = [a for a in self.slots if a not in needed] + sorted(needed)
+            self.slots = [a for a in self.slots if a not in needed] + sorted(needed, key=scattered)
         return loaded
 
     def find(self, adapter: int, held: set[int]) -> str:
@@ -387,9 +396,9 @@ class NaiveSglang:
             plan = self.plan_of(batch)
             self.plans.append((now_s, plan))
             timing = latency.price(plan)
-            host = timing.host_s + timing.load_s + timing.sync_s
-            step = max(timing.load_s + timing.gpu_s, host + timing.tail_s) if timing.launch_bound else host + timing.gpu_s
-            end_s = now_s + step
+            gpu_s, host_s = timing.gpu_s, timing.host_s + timing.load_s + timing.sync_s
+            alternating = max(timing.load_s + gpu_s, host_s + timing.tail_s) if timing.launch_bound else host_s + gpu_s
+            end_s = now_s + alternating
             while pending and pending[0].arrival_s + in_s < end_s:
                 job = pending.popleft()
                 self.arrive(job, job.arrival_s + in_s)

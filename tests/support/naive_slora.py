@@ -127,7 +127,7 @@ class NaiveSlora:
     def _passes(self, holders: list[Job], new: Job, tokens: int, others: Sequence[Job] = ()) -> bool:
         """The tests for one more. holders: with those accepted; tokens: prompts of the accepted ones; others: who has
         an adapter in the pool besides."""
-        limits, size = self.limits, self.limits.unit_tokens
+        limits = self.limits
         everybody = [*holders, new]
         ranks = {job.adapter: job.rank for job in [*everybody, *others] if job.adapter}
         charge = sum(self.units(rank) for rank in ranks.values())
@@ -139,8 +139,7 @@ class NaiveSlora:
         for job in everybody:
             tokens = max(job.emitted, 1)  # a new one counts as if it had its first token
             states.append((job.prompt + tokens, job.output - 1 - (job.emitted if job in self.running else 0)))
-        ends = [sum(-(-(cur + end) // size) for cur, rest in states if rest >= end) for _, end in states]
-        return max(ends) < limits.kv_units - (charge if limits.charged else 0)
+        return self._worst(states) < limits.kv_units - (charge if limits.charged else 0)
 
     def _look(self) -> list[Job]:
         """Accept requests from the queue; returns those whose adapters are there."""
@@ -274,7 +273,7 @@ class NaiveSlora:
 
     def _prefetch(self) -> None:
         window, tokens = [], 0
-        for job in self.waiting[::-1] if self.policy.name == "abort" else self.waiting:
+        for job in self._order():
             tokens += job.prompt
             if tokens > self.limits.batch_max_tokens:
                 break
@@ -285,7 +284,18 @@ class NaiveSlora:
             if adapter in self.idle:
                 self.idle.remove(adapter)
                 self.idle.append(adapter)
+        used = {job.adapter for job in self.running + self.accepted}
+        never = self.limits.adapter_units
+        if self.limits.unified:
+            states = [(job.prompt + job.emitted, job.output - job.emitted - 1) for job in self.running]
+            never = self.limits.total_units - self._worst(states)
+        never -= sum(self.held[adapter] for adapter in used if adapter)
         for adapter, rank in wanted.items():
+            if adapter in used:
+                continue
+            never -= self.units(rank)
+            if self.limits.cached and never < 0:
+                return
             if adapter in self.held:
                 continue
             spare = sum(self.held[a] for a in self.idle if a not in self.tagged) if self.limits.cached else 0
@@ -293,6 +303,25 @@ class NaiveSlora:
                 return
             self._bring(adapter, rank)
             self.ahead.append(adapter)
+
+    def _order(self) -> list[Job]:
+        """The queue as prefetching sees it."""
+        if self.policy.name == "abort":
+            return self.waiting[::-1]
+        if self.policy.name != "vtc":
+            return self.waiting
+        left, served, order = list(self.waiting), dict(self.served), []
+        while left:
+            user = min({job.adapter for job in left}, key=lambda user: (served[user], list(served).index(user)))
+            order.append(next(job for job in left if job.adapter == user))
+            left.remove(order[-1])
+            served[user] += order[-1].prompt
+        return order
+
+    def _worst(self, states: list[tuple[int, int]]) -> int:
+        """Units at the fullest moment; states: (tokens now, tokens to come)."""
+        size = self.limits.unit_tokens
+        return max(sum(-(-(cur + end) // size) for cur, rest in states if rest >= end) for _, end in states)
 
     # --- steps --------------------------------------------------------------------------------------------------
 

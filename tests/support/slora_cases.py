@@ -23,7 +23,8 @@ from simlora.memory.copy_engine import CopyEngine, Stage
 
 RANKS = (1, 2, 4)
 FCFS = Policy()
-BYTES_PER_TICK = 64.0
+FAST, SLOW = 64.0, 2.0
+"""Bytes of copies in a tick: a step takes a few thousand ticks, a copy at least 2**10, or 2**15."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def stages(rank: int) -> tuple[Stage, ...]:
     return (Stage("host", rank * 2.0**16, 256 * TICK_S),)
 
 
-def make_copies() -> CopyEngine:
-    return CopyEngine({"host": BYTES_PER_TICK / TICK_S}, device_link="host")
+def make_copies(bytes_per_tick: float) -> CopyEngine:
+    return CopyEngine({"host": bytes_per_tick / TICK_S}, device_link="host")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Case:
     rows: tuple[tuple[int, int, int, int], ...]
     latency: Any
     policy: Policy = FCFS
+    bytes_per_tick: float = FAST
 
     def requests(self) -> list[Request]:
         now, out = 0, []
@@ -77,13 +79,13 @@ class Case:
         return makers[self.policy.name]()
 
     def engine(self) -> SloraEngine:
-        side = (make_copies(), stages) if self.limits.overlap else ()
+        side = (make_copies(self.bytes_per_tick), stages) if self.limits.overlap else ()
         pool = SloraPool(self.limits, adapter_units, *side)
         capacity = Capacity(self.limits.kv_units, self.limits.unit_tokens, 1 << 20)
         return SloraEngine(self.limits, capacity, adapter_units, self.queue(), pool)
 
     def naive(self) -> NaiveSlora:
-        side = (make_copies(), stages) if self.limits.overlap else ()
+        side = (make_copies(self.bytes_per_tick), stages) if self.limits.overlap else ()
         return NaiveSlora(self.limits, adapter_units, self.policy, self.latency, *side)
 
     def with_limits(self, **changes: object) -> Case:
@@ -123,12 +125,13 @@ def cases(
     unit_tokens: tuple[int, ...] = (1, 1, 2, 5),
     requests: int = 16,
     max_output: int = 40,
+    max_prompt: int = 40,
     gaps: tuple[int, ...] = (0, 0, 1000, 3000, 8000, 40_000, 400_000),
 ) -> Case:
     """Memory for about one to six requests; now and then a request that does not fit at all."""
     count = draw(st.integers(0, 8))
     output = st.one_of(st.just(1), st.integers(1, max_output))
-    row = st.tuples(st.sampled_from(gaps), st.integers(0, count), st.integers(1, 40), output)
+    row = st.tuples(st.sampled_from(gaps), st.integers(0, count), st.integers(1, max_prompt), output)
     rows = draw(st.lists(row, min_size=1, max_size=requests))
     size, unified = draw(st.sampled_from(unit_tokens)), draw(st.sampled_from((True, True, False)))
     cached, (overlap, prefetch) = draw(st.booleans()), draw(st.sampled_from(loading))
@@ -141,7 +144,7 @@ def cases(
         charged=unified or not cached,
         overlap=overlap,
         prefetch=prefetch,
-        running_max_req_size=draw(st.integers(1, 8)),
+        running_max_req_size=draw(st.sampled_from((1, 2, 4, 8, 8, 20))),
         batch_max_tokens=draw(st.integers(40, 120)),
         idle_s=2.0**-7,
     )
@@ -150,4 +153,4 @@ def cases(
     latency = draw(st.sampled_from(LATENCIES))
     if draw(st.booleans()):
         latency = replace(latency, valid_steps=draw(st.integers(1, 5)))
-    return Case(limits, tuple(rows), latency, Policy(policy, more))
+    return Case(limits, tuple(rows), latency, Policy(policy, more), draw(st.sampled_from((FAST, FAST, SLOW))))

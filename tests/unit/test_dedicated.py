@@ -93,6 +93,13 @@ def test_scale_to_zero_costs_less_and_starts_late() -> None:
     assert asleep["ttft_s"]["max"] > 20.0 > up["ttft_s"]["max"]
 
 
+def test_a_cold_start_of_ones_own_changes_no_hourly_price() -> None:
+    """Deployments that never sleep are paid for all the time, however long they took to start."""
+    for cold_start_s in (0.0, 0.1, 500.0):
+        cost = summarize(simulate(build_inputs(scenario(dedicated={"cold_start_s": cold_start_s}))))["cost"]
+        assert cost["gpus_mean"] == pytest.approx(7) and cost["usd_per_hour"] == pytest.approx(7 * 3.99)
+
+
 def test_coalesced_equals_step_by_step() -> None:
     built = [build_inputs(scenario(dedicated={"scale_to_zero_s": 3.0, "cold_start_s": 2.0})) for _ in range(2)]
     fast, slow = simulate(built[0]), simulate(built[1], coalesce=False)

@@ -169,7 +169,10 @@ WRONG = [
         "serve llama-3.1-8b --enable-lora --max-lora-rank 24",
         "--max-lora-rank: 24: vLLM 0.20 allows: 1, 8, 16, 32, 64, 128, 256, 320, 512",
     ),
-    ("serve llama-3.1-8b -pp 2", "--pipeline-parallel-size: 2: not built yet: only 1"),
+    (
+        "serve llama-3.1-8b -pp 33",
+        "--pipeline-parallel-size: 33: at most one stage for each of the 32 layers of llama-3.1-8b",
+    ),
     (
         "serve llama-3.1-8b --quantization awq",
         "--quantization: 'awq': changes timing and is not modelled: only none",

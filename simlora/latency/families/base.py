@@ -8,7 +8,7 @@ from typing import Protocol
 
 from simlora.latency.calibration_engines import FamilyParameters
 from simlora.latency.families.groups import Group
-from simlora.latency.families.work import Cost, LoraWork, seconds
+from simlora.latency.families.work import Cost, HostCalls, LoraWork, seconds
 
 ELEMENT_BYTES = 2
 
@@ -28,6 +28,9 @@ class LoraFamily(Protocol):
 
     def launches(self, work: LoraWork) -> float:
         """Kernels launched in a step."""
+
+    def host_calls(self, work: LoraWork) -> HostCalls:
+        """What Python does beside launching them."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,9 @@ class CostedFamily(ABC):
             return 0.0
         costs = [self.cost(group, group.work(work)) for group in self.groups]
         return sum(cost.products + cost.fills for cost in costs)
+
+    def host_calls(self, work: LoraWork) -> HostCalls:
+        if work.adapters <= 0:
+            return HostCalls()
+        costs = [self.cost(group, group.work(work)) for group in self.groups]
+        return HostCalls(sum(cost.views for cost in costs), sum(cost.reads for cost in costs))

@@ -10,6 +10,7 @@ from simlora.latency.calibration_base import Term
 from simlora.latency.calibration_engines import FamilyTerm
 from simlora.latency.families.assumed import assumed_family
 from simlora.latency.families.base import LoraFamily
+from simlora.latency.families.copied import Copied
 from simlora.latency.families.gathered import Gathered
 from simlora.latency.families.grouped_gemm import OLD_BLOCKS, GroupedGemm
 from simlora.latency.families.groups import lora_groups
@@ -66,7 +67,7 @@ def make_family(name: str, calibration: Calibration, layout: Layout, one_rank: b
         blocks = OLD_BLOCKS if gpu.architecture in OLD_ARCHITECTURES else gpu.sm_count
         return Known(GroupedGemm(*base, blocks=blocks, block_flops=flops / gpu.sm_count), term)
     if name == "padded-bmm":
-        return Known(Gathered(*base, stacked=layout.stacked), term)
+        return Known((Gathered if layout.stacked else Copied)(*base), term)
     kind, settings = _KINDS[name]
     if one_rank and kind is Tiled:
         settings = {**settings, "one_rank": True}

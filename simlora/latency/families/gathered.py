@@ -1,5 +1,6 @@
-"""Padded batched products: every sequence gathers a copy of its adapter's weights at the largest rank of the step, then
-torch.bmm multiplies. The weights are read, written and read again, and prompts are padded to the longest."""
+"""Padded batched products over adapters stacked in slots: every sequence gathers a copy of its adapter's weights at the
+largest rank of the step, then torch.bmm multiplies. The weights are read, written and read again, and prompts are padded
+to the longest."""
 
 from __future__ import annotations
 
@@ -12,15 +13,12 @@ from simlora.latency.families.work import Cost, LoraWork, seconds
 PASSES = 3
 """Gathering reads and writes the weights, multiplying reads them."""
 GATHERS, ADDS = 2, 1
-"""Per projection: A and B gathered, the result added."""
+"""Per projection: A and B gathered, by one kernel each for all sequences; the result added."""
 
 
 @dataclass(frozen=True)
 class Gathered(CostedFamily):
     """Base tokens gather weights, too: the batch is one tensor."""
-
-    stacked: bool = True
-    """Adapters lie in one tensor of slots, so that one kernel gathers for all sequences; else each is copied alone."""
 
     def cost(self, group: Group, work: LoraWork) -> Cost:
         """Of a copy for every token and one for every sequence, padded to the longest, the cheaper."""
@@ -34,7 +32,7 @@ class Gathered(CostedFamily):
         elements, rows = group.rank_elements * work.mix.max_rank, copies * rows_each
         return Cost(
             products=2 * group.slices,
-            fills=(GATHERS * (1 if self.stacked else copies) + ADDS) * group.slices,
+            fills=(GATHERS + ADDS) * group.slices,
             weight_bytes=PASSES * copies * elements * ELEMENT_BYTES,
             operations=2.0 * rows * elements,
             activation_bytes=rows * group.row_bytes,

@@ -38,7 +38,9 @@ class LoraxConfig(PublishedEngine):
     preloaded_adapter_ids: Annotated[tuple[int, ...], Field(strict=False)] = Field(
         default=(), description="Loaded at the start, never offloaded; requests for any other adapter are refused"
     )
-    compile: bool = Field(default=True, description="CUDA graphs for decodes of one rank")
+    compile: bool = Field(
+        default=True, description="CUDA graphs for decodes of one rank; the launcher has none for a sharded model"
+    )
     block_size: Literal[1, 16] = Field(default=16, description="Tokens in a KV block")
 
     max_lora_rank: ClassVar[int] = 256
@@ -49,7 +51,7 @@ class LoraxConfig(PublishedEngine):
 
     @property
     def enforce_eager(self) -> bool:
-        return not self.compile
+        return not self.compile or self.tensor_parallel_size > 1
 
     @property
     def enable_chunked_prefill(self) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def check_common(engine: Any, scenario: Scenario, pins: bool = False) -> None:
     """What every published engine needs. pins: it can keep adapters on the GPU for good."""
+    check_one_stage(engine)
     model = scenario.model_spec
     if engine.max_model_len > model.max_position_embeddings:
         limit = f"{model.name} takes at most {model.max_position_embeddings} tokens"
@@ -77,6 +78,13 @@ def check_one_gpu(engine: Any, whose: str) -> None:
     if engine.tensor_parallel_size > 1:
         allowed = f"must be 1: {whose} serves adapters on one GPU only"
         raise WrongValueError("engine.tensor_parallel_size", engine.tensor_parallel_size, allowed)
+
+
+def check_one_stage(engine: Any) -> None:
+    """Engines without pipeline parallelism, and SGLang, whose stages are not modelled."""
+    if engine.pipeline_parallel_size > 1:
+        why = "SGLang's stages are not modelled" if engine.kind == "sglang" else f"{engine.kind} has no pipeline stages"
+        raise WrongValueError("engine.pipeline_parallel_size", engine.pipeline_parallel_size, f"must be 1: {why}")
 
 
 def check_slots(engine: Any, scenario: Scenario, base: int = 0) -> None:

@@ -46,7 +46,7 @@ class EngineConfig(EngineBase):
     )
     enable_chunked_prefill: bool = Field(default=True, description="Split prompts over steps")
     enable_prefix_caching: bool = auto("Reuse KV of equal prefixes of one adapter; null: the version's default (true)")
-    async_scheduling: bool = auto("Schedule a step ahead; null: the version's default")
+    async_scheduling: bool = auto("Schedule a step ahead; null: the version's default, false with pipeline stages")
     enforce_eager: bool = Field(default=False, description="No CUDA graphs")
     specialize_active_lora: bool = Field(
         default=False, description="CUDA graphs for several counts of active adapters (0.20)"
@@ -106,7 +106,7 @@ class EngineConfig(EngineBase):
         return engine.filled(
             max_num_seqs=min(seqs, engine.max_num_batched_tokens) if rules.fits_batch_defaults else seqs,
             enable_prefix_caching=rules.prefix_caching,
-            async_scheduling=rules.async_scheduling,
+            async_scheduling=rules.async_scheduling and self.pipeline_parallel_size == 1,
             gpu_memory_utilization=rules.gpu_memory_utilization,
         )
 

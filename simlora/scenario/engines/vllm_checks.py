@@ -19,6 +19,7 @@ def check_vllm(engine: EngineConfig, scenario: Scenario) -> None:
     """All rules, the most basic first."""
     _check_version_flags(engine)
     _check_sharding(engine)
+    _check_stages(engine, scenario)
     _check_batch(engine, scenario)
     check_prefetch(engine)
     if not engine.enable_lora:
@@ -37,6 +38,27 @@ def _check_sharding(engine: EngineConfig) -> None:
             f"needs engine.max_lora_rank ({engine.max_lora_rank}) to be a multiple of "
             f"engine.tensor_parallel_size ({engine.tensor_parallel_size})",
         )
+
+
+def _check_stages(engine: EngineConfig, scenario: Scenario) -> None:
+    """What is modelled together with pipeline stages."""
+    stages, layers = engine.pipeline_parallel_size, scenario.model_spec.num_hidden_layers
+    if stages == 1:
+        return
+    key = "engine.pipeline_parallel_size"
+    if stages > layers:
+        raise WrongValueError(key, stages, f"at most one stage for each of the {layers} layers of {scenario.model}")
+    if engine.version != "0.20":
+        raise WrongValueError(key, stages, f'must be 1 with vLLM {engine.version}: stages are modelled for "0.20"')
+    if engine.async_scheduling:
+        raise WrongValueError("engine.async_scheduling", True, f"must be false with {key} above 1")
+    if engine.speculative is not None:
+        allowed = f"must be absent with {key} above 1: vLLM has no draft tokens there"
+        raise WrongValueError("engine.speculative", engine.speculative.model_dump(), allowed)
+    if engine.adapter_loading.overlap:
+        raise WrongValueError("engine.adapter_loading.overlap", True, f"must be false with {key} above 1")
+    if engine.kernels != "padded":
+        raise WrongValueError("engine.kernels", engine.kernels, f"must be padded with {key} above 1")
 
 
 def _check_batch(engine: EngineConfig, scenario: Scenario) -> None:

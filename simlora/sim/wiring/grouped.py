@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from simlora.engines.base import Engine
-from simlora.errors import ConfigError
+from simlora.engines.grouped import GroupedEngine
+from simlora.scenario.engines.grouped import GroupedConfig
 from simlora.sim.inputs import Inputs
+from simlora.sim.wiring.baselines import adapter_slots, baseline_limits
 
 
-def make_engine(inputs: Inputs) -> Engine:
+def make_engine(inputs: Inputs) -> GroupedEngine:
     """One replica."""
-    raise ConfigError(inputs.scenario.source, "engine.kind", inputs.scenario.engine.kind, "not built yet")
+    engine = inputs.scenario.engine
+    assert isinstance(engine, GroupedConfig)
+    return GroupedEngine(baseline_limits(inputs, engine.switch_after), adapter_slots(inputs))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simlora.engines.base import Engine
-from simlora.errors import ConfigError
+from simlora.engines.sequential import SequentialEngine
 from simlora.sim.inputs import Inputs
+from simlora.sim.wiring.baselines import adapter_slots, baseline_limits
 
 
-def make_engine(inputs: Inputs) -> Engine:
+def make_engine(inputs: Inputs) -> SequentialEngine:
     """One replica."""
-    raise ConfigError(inputs.scenario.source, "engine.kind", inputs.scenario.engine.kind, "not built yet")
+    return SequentialEngine(baseline_limits(inputs), adapter_slots(inputs))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.side_copies import SideCopies
 from simlora.engines.speculative import SpeculativeBatch
 from simlora.engines.vllm import VllmEngine, VllmLimits
+from simlora.engines.vllm_lanes import VllmLanes
+from simlora.engines.vllm_overlap import OverlappedVllm
+from simlora.engines.vllm_ranks import RankedVllm
 from simlora.engines.vllm_versions import RULES
 from simlora.errors import ConfigError
+from simlora.latency.step import DISK, REMOTE
+from simlora.latency.transfers import HOST_LINK
+from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru
 from simlora.memory.resident import ResidentSet
 from simlora.memory.tiers import AdapterTiers
-from simlora.scenario import Scenario
+from simlora.scenario import Scenario, adapter_bytes
 from simlora.sim.inputs import Inputs
 
 
@@ -36,7 +45,32 @@ def make_engine(inputs: Inputs) -> VllmEngine:
     cache = None
     if engine.enable_prefix_caching and inputs.requests.prefix is not None:
         cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
-    return VllmEngine(limits, tiers, _decodes(scenario), cache)
+    if engine.pipeline_parallel_size > 1:
+        return VllmLanes(limits, tiers, engine.pipeline_parallel_size, cache)
+    decodes, pads = _decodes(scenario), engine.kernels == "padded"
+    if tiers is not None and engine.adapter_loading.overlap:
+        prefetch = engine.adapter_loading.prefetch
+        return OverlappedVllm(limits, tiers, side_copies(inputs), prefetch, decodes, cache, pads)
+    return VllmEngine(limits, tiers, decodes, cache) if pads else RankedVllm(limits, tiers, decodes, cache)
+
+
+def side_copies(inputs: Inputs) -> SideCopies:
+    """Copies beside the steps. What is in remote storage is fetched whole first, over a link of its own."""
+    scenario, transfers = inputs.scenario, inputs.latency.transfers
+    links, remote = transfers.links(), scenario.storage.remote
+    if remote is not None:
+        links[REMOTE] = remote.bandwidth_gib_s * 2**30
+
+    @cache
+    def stages(rank: int, tier: str) -> tuple[Stage, ...]:
+        if tier != REMOTE:
+            return tuple(Stage(*leg) for leg in transfers.stages(rank, tier))
+        assert remote is not None
+        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        return Stage(REMOTE, size, remote.latency_s), *stages(rank, DISK)
+
+    copies = CopyEngine(links, compute_slowdown=inputs.latency.copying_slowdown, device_link=HOST_LINK)
+    return SideCopies(copies, stages, HOST_LINK)
 
 
 def _decodes(scenario: Scenario) -> DecodeBatch:

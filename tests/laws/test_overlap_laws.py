@@ -20,7 +20,10 @@ from support.fakes import TICK_S, FakeLatency, RoundLatency, make_tiers
 from support.naive_overlap import NaiveOverlap, NaiveOverlapReplica
 from support.naive_tiers import NaiveTiers
 
+from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.request import Request
 from simlora.engines.side_copies import SideCopies
+from simlora.engines.vllm import VllmLimits
 from simlora.engines.vllm_overlap import OverlappedVllm
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.copy_engine import CopyEngine, Stage
@@ -84,45 +87,45 @@ def agree(case: Case, prefetch: bool, coalesce: bool = True) -> None:
     assert_conserves(simulation)
 
 
-@examples(150)
+@examples(80)
 @given(slot_cases(spare_kv=(400, 600)), st.booleans(), st.booleans())
 def test_as_the_plain_twin(case: Case, prefetch: bool, coalesce: bool) -> None:
     """Slots, seats and the token budget bind."""
     agree(case, prefetch, coalesce)
 
 
-@examples(200)
+@examples(110)
 @given(slot_cases(seats=(2, 8), requests=12), st.booleans())
 def test_as_the_plain_twin_under_memory_pressure(case: Case, prefetch: bool) -> None:
     """Everything binds."""
     agree(case, prefetch)
 
 
-@examples(100)
+@examples(50)
 @given(slot_cases(spare_kv=(400, 600), seats=(1, 3), slots=(1, 2), max_output=6), st.booleans())
 def test_many_adapters_in_few_slots(case: Case, prefetch: bool) -> None:
     agree(case, prefetch)
 
 
-@examples(150)
+@examples(80)
 @given(slot_cases(), st.booleans(), st.integers(1, 3))
 def test_coalesced_as_step_by_step(case: Case, prefetch: bool, replicas: int) -> None:
     make: Callable[[], OverlappedVllm] = lambda: engine_of(case, prefetch)  # noqa: E731
     assert_modes_agree(make, case.requests, case.latency, replicas=replicas, router="lora-affinity")
 
 
-@examples(60)
+@examples(50)
 @given(slot_cases(), st.booleans())
 def test_coalesced_as_step_by_step_with_rounded_times(case: Case, prefetch: bool) -> None:
     def make() -> OverlappedVllm:
         tiers = make_tiers(case.limits, case.host, case.remote)
-        side = SideCopies(CopyEngine({name: 1.1e6 for name in LINKS}, device_link="host"), stages, "host")
+        side = SideCopies(CopyEngine(dict.fromkeys(LINKS, 1.1e6), device_link="host"), stages, "host")
         return OverlappedVllm(case.limits, tiers, side, prefetch, pads=False)
 
     assert_modes_agree(make, case.requests, FakeLatency())
 
 
-@examples(60)
+@examples(50)
 @given(slot_cases(), st.booleans())
 def test_coalesced_as_step_by_step_with_use_counts(case: Case, prefetch: bool) -> None:
     def make() -> OverlappedVllm:
@@ -135,6 +138,29 @@ def test_coalesced_as_step_by_step_with_use_counts(case: Case, prefetch: bool) -
     assert_modes_agree(make, case.requests, case.latency)
 
 
+@examples(50)
+@given(slot_cases(), st.booleans(), st.integers(1, 3), st.lists(st.integers(0, 3), min_size=16, max_size=16))
+def test_coalesced_as_step_by_step_with_prefix_caching(
+    case: Case, prefetch: bool, blocks: int, groups: list[int]
+) -> None:
+    size = case.limits.block_size
+
+    def make() -> OverlappedVllm:
+        side = SideCopies(copies(), stages, "host")
+        tiers = make_tiers(case.limits, case.host, case.remote)
+        cache = PrefixCache(blocks * size, size)
+        return OverlappedVllm(case.limits, tiers, side, prefetch, prefix_cache=cache)
+
+    def requests() -> list[Request]:
+        made = case.requests()
+        for request, group in zip(made, groups, strict=False):
+            granules = -(-request.prompt_tokens // (blocks * size))
+            request.prefix = tuple(group * 1000 + depth for depth in range(granules))
+        return made
+
+    assert_modes_agree(make, requests, case.latency)
+
+
 @examples(80)
 @given(slot_cases(spare_kv=(400, 600)), st.booleans())
 def test_with_a_slot_for_everyone_each_adapter_is_copied_once(case: Case, prefetch: bool) -> None:
@@ -144,3 +170,27 @@ def test_with_a_slot_for_everyone_each_adapter_is_copied_once(case: Case, prefet
     counters = simulation.replicas[0].engine.counters()
     assert sum(counters.tiers[1:]) == sum(counters.loads_by_rank.values()) == len(used)
     assert counters.evictions == 0
+
+
+def test_a_copy_that_begins_lets_the_next_walk_pass_its_request() -> None:
+    """Request 1 stands at the head for want of memory; once its adapter is on its way, request 2 comes first."""
+    limits = VllmLimits(2, 4, 4, 1, 1, 16, False, enable_chunked_prefill=False, reserve_full_prompt=False)
+    case = Case(limits, ((0, 0, 1, 3), (0, 1, 3, 1), (0, 0, 1, 1)), SlowedLatency(), 1)
+    for coalesce in (True, False):
+        agree(case, True, coalesce)
+
+
+def test_a_copy_that_begins_takes_the_slot_that_the_walk_still_saw() -> None:
+    """Request 2 stops the walk for want of memory; with the only slot taken by request 1's adapter, it is passed."""
+    limits = VllmLimits(2, 2, 4, 1, 1, 16, False, skipped_first=False)
+    case = Case(limits, ((0, 0, 1, 3), (0, 1, 1, 1), (0, 2, 3, 1), (0, 0, 1, 1)), SlowedLatency(), 1)
+    for coalesce in (True, False):
+        agree(case, True, coalesce)
+
+
+def test_who_comes_while_the_engine_waits_for_a_copy_is_passed_over_at_once() -> None:
+    """Request 4 finds both slots taken, so it stays before request 3, which is preempted later."""
+    rows = ((0, 5, 15, 1), (1000, 0, 1, 1), (40_000, 5, 1, 9), (40_000, 2, 8, 1), (0, 1, 1, 1))
+    case = Case(VllmLimits(2, 2, 16, 1, 2, 16, False, reserve_full_prompt=False), rows, SlowedLatency(), 2)
+    for coalesce in (True, False):
+        agree(case, False, coalesce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from simlora.errors import ConfigError
 from simlora.plan.compare import as_json, compare_engines
 from simlora.plan.variants import DEDICATED, KINDS, variant
 from simlora.report.compare import COLUMNS, cells, comparison_texts, html, markdown, verdict
-from simlora.results.whole_file import write_texts
+from simlora.results.whole_file import check_writable, write_texts, write_whole
 from simlora.scenario import Scenario, scenario_from_dict
 
 
@@ -54,7 +55,23 @@ def test_settings_carry_over_by_their_meaning() -> None:
     assert variant(scenario(), "slora").engine.max_num_seqs == 64
     assert variant(variant(scenario(), "slora"), "vllm").engine.kind == "vllm"
     back = variant(variant(scenario(), DEDICATED), "vllm")
-    assert back.cluster.topology == "shared"
+    assert back.cluster.topology == "shared" and back.engine == scenario().engine
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("vllm", DEDICATED)])
+def test_vllm_gets_slots_that_serve_what_another_engine_serves(kind: str) -> None:
+    """vLLM's own defaults (1 slot of rank 16) would refuse the adapters, or thrash."""
+    given = scenario(engine={"kind": kind}, adapters={"count": 40, "ranks": {64: 1.0}})
+    changed = variant(given, "vllm").engine
+    assert changed.max_lora_rank == 64 and changed.max_cpu_loras == 40 and changed.max_loras >= 7
+    assert changed.gpu_memory_utilization < 1
+
+
+def test_seats_and_slots_carry_over_between_any_two_engines() -> None:
+    given = scenario(engine={"kind": "sglang", "max_loras_per_batch": 5, "max_running_requests": 48})
+    assert variant(given, "vllm").engine.max_loras == variant(given, "grouped").engine.max_loras == 4
+    assert variant(given, "slora").engine.max_num_seqs == variant(given, "punica").engine.max_num_seqs == 48
+    assert variant(given, "lorax").engine.max_num_seqs == 1024  # waiting requests count there
 
 
 def test_an_engine_that_cannot_serve_says_why() -> None:
@@ -87,6 +104,13 @@ def test_costs_against_dedicated(comparison: Any) -> None:
     assert comparison.best() is shared and "vllm is the cheapest" in verdict(comparison)
 
 
+def test_engines_of_one_price_are_named_together(comparison: Any) -> None:
+    shared = comparison.played[0]
+    twin = replace(shared, engine="slora")
+    told = verdict(replace(comparison, played=(twin, *comparison.played)))
+    assert told.startswith("slora and vllm are the cheapest that meet the SLO, slora best (100 % in SLO): $")
+
+
 def test_reasons_tell_slots_loads_kernels_and_memory(comparison: Any) -> None:
     shared, dedicated = (" ".join(p.reasons) for p in comparison.played)
     for word in ("4 slots of rank 16", "loads:", "kernels:", "memory: KV cache for"):
@@ -102,3 +126,31 @@ def test_reports(comparison: Any, tmp_path: Path) -> None:
     assert len(cells(comparison, comparison.played[0])) == len(COLUMNS)
     for text in (markdown(comparison), html(comparison)):
         assert "dedicated" in text and "extrapolated" in text and "None" not in text
+
+
+def test_the_order_is_that_of_the_request() -> None:
+    mixed = scenario(adapters={"count": 8, "ranks": {8: 0.5, 16: 0.5}})
+    assert list(as_json(compare_engines(mixed, ["punica", "vllm", "punica"]))) == ["punica", "vllm"]
+
+
+def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ConfigError, match=r"--report: .*: a folder that can be written"):
+        write_texts(tmp_path, {"a": "1", "b": "2", "c": "3"}, "--report")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    write_texts(tmp_path / "new" / "folder", {"a": "1", "c": "3"}, "--report")
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["a", "c"]
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path, tmp_path / "file" / "out.json"):
+        with pytest.raises(ConfigError, match="--json"):
+            check_writable(path, "--json")
+        with pytest.raises(ConfigError, match="--json"):
+            write_whole(path, "text", "--json")
+    with pytest.raises(ConfigError, match="--report"):
+        check_writable(tmp_path / "file", "--report", folder=True)
+    check_writable(tmp_path / "deep" / "er" / "out.json", "--json")
+    check_writable(tmp_path / "deep" / "er", "--report", folder=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

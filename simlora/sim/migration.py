@@ -1,0 +1,50 @@
+"""Moves requests from one replica to another between two steps of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simlora.cluster.actions import Migrate
+from simlora.engines.base import Handover
+from simlora.sim.clock import ROUTER_TICK, Clock
+from simlora.sim.replica import Replica
+
+
+class Migrations:
+    """Requests on their way. A replica's run in progress ends at its next boundary, where they leave it; they reach the
+    other one at the same instant, which does not interrupt the step that it is in."""
+
+    def __init__(self, clock: Clock, replicas: Sequence[Replica], arrived: Callable[[float], None]) -> None:
+        """arrived: called with the time when a request left its replica and reaches another."""
+        self._clock, self._replicas, self._arrived = clock, replicas, arrived
+        self._asked: dict[int, list[Migrate]] = {}
+        """Source -> what it was asked for since its last boundary."""
+        self.moving = 0
+        """Requests that are on no replica."""
+
+    def ask(self, actions: Sequence[Migrate], now_s: float) -> None:
+        """Carry out the actions at the sources' next boundaries."""
+        sources = {}
+        for action in actions:
+            self._asked.setdefault(action.source, []).append(action)
+            sources[action.source] = self._replicas[action.source]
+        for source in sources.values():
+            source.between_steps = self._leave
+            source.end_run(now_s)
+
+    def _leave(self, source: Replica, now_s: float) -> None:
+        engine = source.engine
+        assert isinstance(engine, Handover)
+        source.between_steps = None
+        for action in self._asked.pop(source.index):
+            for request in list(engine.movable())[: action.requests]:
+                source.hand_over(request, now_s, engine.withdraw(request, now_s))
+                self.moving += 1
+                self._clock.at(now_s, ROUTER_TICK, self._arrive, (request, action.target))
+
+    def _arrive(self, event: Any) -> None:
+        request, target = event.value
+        self.moving -= 1
+        self._arrived(self._clock.now)
+        self._replicas[target].enqueue(request, self._clock.now)

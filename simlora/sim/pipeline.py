@@ -1,0 +1,228 @@
+"""A replica whose layers are spread over pipeline stages: batches follow one another through them.
+
+Stage i of a batch begins when stage i - 1 of it and stage i of the batch before are done (plus the transfer between two
+stages); within a stage, host and GPU alternate as in open_sync. The engine's loop is one thread, as in vLLM
+(`EngineCore.step_with_batch_queue`): it plans batches until the queue of batches is full or nobody has anything to
+compute, and then waits for the oldest batch; what arrives meanwhile waits as well. How long the loop takes to plan is
+not measured apart from the first stage's host time, which is taken for it: requests that come within that time find
+room in a batch of their own.
+
+One row of the log is one batch, from when the batch before came back (or its own plan, after an idle time) to when it
+came back itself. Rows hold the parts of all stages together, transfers among the collectives. A stage that waits for
+another one is idle: that time is nobody's GPU time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from simlora.cluster.view import View
+from simlora.engines.lane_slots import Lane
+from simlora.engines.request import Request
+from simlora.engines.vllm_lanes import VllmLanes
+from simlora.latency.pipeline import PipelineTiming
+from simlora.latency.step import StepPlan
+from simlora.sim.clock import STEP_END, Clock
+from simlora.sim.epoch import open_sync
+from simlora.sim.log import PipelineLog
+from simlora.sim.replica import Replica
+
+
+class StagedLatency(Protocol):
+    """What a pipeline asks of the latency model."""
+
+    def price_stages(self, plan: StepPlan) -> PipelineTiming: ...
+    def load_s(self, rank: int, tier: str) -> float: ...
+    def frontend_out_s(self, running: int) -> float: ...
+
+
+class Flight(NamedTuple):
+    """A batch on its way through the stages."""
+
+    plan: StepPlan
+    timing: PipelineTiming
+    lane: Lane
+    planned_s: float
+    done_s: float
+    """When the last stage is done."""
+    rank_tokens: int
+    preemptions: int
+
+
+class PipelineReplica(Replica):
+    """Drives VllmLanes batch by batch; nothing is coalesced."""
+
+    def __init__(self, index: int, engine: VllmLanes, latency: Any, clock: Clock, coalesce: bool = True) -> None:
+        """latency: a StepLatency that is a StagedLatency. coalesce: without effect."""
+        super().__init__(index, engine, latency, clock, coalesce)
+        self.lanes_engine = engine
+        self.staged: StagedLatency = latency
+        self._stages_s = [0.0] * len(engine.lanes)
+        """When each stage is done with the last batch sent into it."""
+        self.flights: deque[Flight] = deque()
+        self._free_s = 0.0
+        """Until then the loop plans the last batch."""
+        self._next_s = 0.0
+        """When the loop goes on; meaningful with batches in flight."""
+        self._looks = False
+        """Then it looks for another batch to plan; else it takes the oldest one."""
+        self._lane_of_row, self._token_gaps = array("q"), array("d")
+        self._row_start_s = self._counted_s = 0.0
+        self._areas = [0.0] * 5
+        """Integrals since the row's start: requests inside, and those waiting by reason."""
+        self._counts: tuple[float, ...] = (0.0,) * 5
+
+    # --- arrivals -----------------------------------------------------------------------------------------------
+
+    def enqueue(self, request: Request, now_s: float) -> None:
+        request.replica, request.queued_s = self.index, now_s
+        if request.routed_s != request.routed_s:  # else it comes from another replica
+            request.routed_s = now_s
+        if self.before_change is not None:
+            self.before_change(self, now_s)
+        if not self.engine.fits(request):
+            request.rejected = True
+            self.rejected += 1
+            return
+        self.outstanding += 1
+        self.engine.enqueue(request, now_s)
+        if self.flights:
+            self._count(now_s)
+            counts = list(self._counts)
+            counts[1 + self.engine.arrival_reason] += 1
+            self._counts = tuple(counts)
+            return
+        self._row_start_s = self._counted_s = now_s
+        self._free_s, self._looks = now_s, True
+        self._go_on(now_s)
+
+    # --- the engine's loop --------------------------------------------------------------------------------------
+
+    def _continue(self, event: Any) -> None:
+        if event.value == self._generation:
+            self._go_on(self._next_s)
+
+    def _go_on(self, now_s: float) -> None:
+        """One turn of the loop after the other, until another event comes first."""
+        while True:
+            if self.before_change is not None:
+                self.before_change(self, now_s)
+            self.now_s = now_s
+            if not self._looks:
+                self._take_oldest(now_s)
+            self._look(now_s)
+            if not self.flights:
+                return
+            now_s = self._next_s
+            if now_s > self.clock.peek():
+                self._generation += 1
+                self.clock.at(now_s, STEP_END, self._continue, self._generation)
+                return
+
+    def _look(self, now_s: float) -> None:
+        """Plan a batch, if there is one, and decide what the loop does next."""
+        engine = self.lanes_engine
+        self._count(now_s)
+        plan = engine.form_step(now_s)
+        if plan is not None:
+            self._send(plan, now_s)
+        for request in engine.preempted:
+            request.preempted_at_s = now_s
+        self._counts = (float(engine.inside()), *map(float, engine.waiting_by_reason()))
+        if plan is not None and self.on_boundary is not None:
+            self.on_boundary(self, now_s)
+        if not self.flights:
+            return
+        oldest_s = self.flights[0].done_s
+        self._looks = plan is not None and len(self.flights) < len(self._stages_s) and oldest_s > self._free_s
+        self._next_s = self._free_s if self._looks else max(oldest_s, self._free_s)
+
+    def _send(self, plan: StepPlan, now_s: float) -> None:
+        """Put the batch into the stages."""
+        engine, timing = self.lanes_engine, self.staged.price_stages(plan)
+        for request, (_, rank, tier) in zip(engine.loading, plan.loads, strict=False):
+            request.load_s += self.staged.load_s(rank, tier)
+        arrives_s = now_s
+        for index, stage in enumerate(timing.stages):
+            if index:
+                arrives_s += timing.transfer_s
+            arrives_s = open_sync(max(arrives_s, self._stages_s[index]), stage).first_s
+            self._stages_s[index] = arrives_s
+        if not self.flights:
+            self._row_start_s = self._counted_s = now_s
+            self._areas = [0.0] * 5
+        preemptions = engine.preemptions - self._preemptions
+        self._preemptions = engine.preemptions
+        self.flights.append(Flight(plan, timing, engine.lane, now_s, arrives_s, engine.rank_tokens, preemptions))
+        self._free_s = now_s + timing.stages[0].host_s
+
+    def _take_oldest(self, now_s: float) -> None:
+        """The oldest batch is back: record it and hand out its tokens."""
+        flight, engine = self.flights.popleft(), self.lanes_engine
+        self._count(now_s)
+        self._record_batch(flight, now_s)
+        running = engine.inside()
+        first, finished = engine.commit(1, now_s)
+        if first or finished:
+            self._running = running
+            self._deliver(first, finished, now_s)
+        for request in engine.detached:
+            request.preempted_at_s = now_s
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def _count(self, now_s: float) -> None:
+        """Integrate the counts up to now."""
+        elapsed = now_s - self._counted_s
+        if elapsed > 0.0:
+            self._areas = [area + elapsed * count for area, count in zip(self._areas, self._counts, strict=True)]
+            self._counted_s = now_s
+
+    def _record_batch(self, flight: Flight, end_s: float) -> None:
+        """Append the batch's row, in the order of RUN_COLUMNS."""
+        plan, timing, engine = flight.plan, flight.timing, self.lanes_engine
+        start_s = self._row_start_s
+        span_s = end_s - start_s
+        inside, *waiting = (area / span_s if span_s > 0.0 else 0.0 for area in self._areas)
+        stages = timing.stages
+        base, attention, lora = (
+            sum(s.base_s for s in stages),
+            sum(s.attention_s for s in stages),
+            sum(s.lora_s for s in stages),
+        )
+        collective = sum(s.collective_s for s in stages) + timing.transfer_s * (len(stages) - 1)
+        host, load = sum(s.host_s + s.sync_s for s in stages), sum(s.load_s for s in stages)
+        prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
+        padded = lora_tokens * rank
+        self.runs.extend((
+            start_s, span_s, count, 0.0, 0.0, 1,
+            count, len(prefills), tokens - count * engine.tokens_per_decode, context, inside, *waiting, adapters,
+            engine.used_blocks(), host, load, base, attention, lora, collective,
+            (padded - flight.rank_tokens) / padded if padded else 0.0, flight.preemptions,
+        ))  # fmt: skip
+        self._lane_of_row.append(engine.lanes.index(flight.lane))
+        self._token_gaps.append(end_s - flight.lane.returned_s if count else span_s)
+        self.num_runs += 1
+        for term in stages[0].extrapolated:
+            self.extrapolated_s[term] = self.extrapolated_s.get(term, 0.0) + span_s
+        self._row_start_s = self._counted_s = end_s
+        self._areas = [0.0] * 5
+
+    def pipeline_log(self) -> PipelineLog:
+        """What the rows alone do not tell."""
+        return PipelineLog(len(self._stages_s), np.array(self._lane_of_row, np.int64), np.array(self._token_gaps))
+
+    # --- views --------------------------------------------------------------------------------------------------
+
+    def advance_to(self, now_s: float) -> None:
+        """Nothing is coalesced: the state is that of now."""
+
+    def view_at(self, time_s: float) -> View:
+        state, capacity = self.engine.state(0), self.engine.capacity
+        usage = 1.0 - state.free_blocks / capacity.kv_blocks
+        idle_s = time_s - self.now_s if not self.flights and self.outstanding == 0 else 0.0
+        return View(state.running, state.waiting, usage, state.adapters, capacity.slots, self.outstanding, idle_s)
