@@ -3,11 +3,13 @@
     python benchmarks/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
     python benchmarks/accuracy.py --base FOLDER [--out reports/accuracy.md]
     python benchmarks/accuracy.py --agullo FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
+    python benchmarks/accuracy.py --slora FILE.csv [--json OUT.json]
 
 --truth: recorded runs (default: ../shared/truth). --calibrations: for each run without-RUN.json, a calibration that was
 fitted without that run; other runs use the shipped calibration, and the table says whether it has seen them.
 --base: published base-model runs; that section of the report. --agullo: published runs of vLLM 0.8.5, a report of
 their own (default: reports/accuracy-h100.md); --rows keeps what was simulated, and a pass that was cut goes on there.
+--slora: published runs of S-LoRA, a report of their own (default: reports/accuracy-slora.md).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from statistics import median
 
 import accuracy_agullo
 import accuracy_base
+import accuracy_slora
 import report_file
 
 from simlora.latency.store import choose_calibration, load_calibration
@@ -75,10 +78,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default: reports/accuracy.md, with --agullo reports/accuracy-h100.md")
     parser.add_argument("--agullo", type=Path, help="published runs of vLLM 0.8.5 on a 64 GB H100: that report instead")
     parser.add_argument("--rows", type=Path, help="with --agullo: simulated rows, read and added to")
-    parser.add_argument("--json", type=Path, help="with --agullo: write the scores there")
+    parser.add_argument("--json", type=Path, help="with --agullo or --slora: write the scores there")
     parser.add_argument("--calibration", help="with --agullo: another calibration than the nearest shipped one")
     parser.add_argument("--base", type=Path, help="published base-model runs (LLMServingSim): that section alone")
+    parser.add_argument("--slora", type=Path, help="published runs of S-LoRA: that report instead")
     args = parser.parse_args()
+    if args.slora:
+        text = accuracy_slora.run(args.slora, args.json)
+        report_file.write(args.out or ROOT / "reports" / "accuracy-slora.md", text)
+        print(text)
+        return
     out = args.out or ROOT / "reports" / ("accuracy-h100.md" if args.agullo else "accuracy.md")
     if args.agullo:
         text = accuracy_agullo.run(args.agullo, args.json, args.calibration, args.rows)

@@ -1,9 +1,10 @@
-"""Fits the terms of other engines' kernels, launches and copies, and writes them into the H200 calibrations.
+"""Fits the terms of other engines' kernels, launches, copies and sends, and writes them into the H200 calibrations.
 
 python benchmarks/fit_lora_families.py
 
 Reads scenarios/calibrations/samples/nvidia-h200/samples.jsonl.gz (SGLang's and this project's kernels, launches,
-copies) and benchmarks/results/kernels-h200.json (the same kernels again, torch.bmm and a loop over adapters).
+copies), send_recv.json beside it and benchmarks/results/kernels-h200.json (the same kernels again, torch.bmm and a loop
+over adapters).
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from simlora.latency.calibration_engines import (
     LaunchParameters,
     LaunchTerm,
 )
+from simlora.latency.fit import HELD_OUT_SEED
 from simlora.latency.fit_families import fit_families
 from simlora.latency.fit_samples import Row, of_op
+from simlora.latency.fit_sends import fit_sends
 from simlora.latency.store import load_calibration
+from simlora.scenario import GPUS
 from simlora.scenario.model_catalog import builtin_model
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scenarios" / "calibrations"
 SAMPLES = FOLDER / "samples" / "nvidia-h200" / "samples.jsonl.gz"
+SENDS = SAMPLES.with_name("send_recv.json")
 PEERS = ROOT / "benchmarks" / "results" / "kernels-h200.json"
 COLUMNS = {"ours_s": "simlora", "sglang_s": "sglang", "bmm_s": "bmm", "loop_s": "loop"}
 CALIBRATIONS = ("nvidia-h200", "nvidia-h200-kernels")
@@ -61,14 +66,21 @@ def peer_rows(table: list[dict[str, Any]]) -> Iterator[Row]:
 
 
 def launch_term(rows: list[Row]) -> LaunchTerm:
-    """Medians as measured."""
-    found = {(row["regime"], row["launcher"]): row["p50"] for row in of_op(rows, "launch")}
+    """Medians as measured in the first session; views in units of a launch of their own session, whose host may be
+    faster or slower."""
+    sessions: dict[str, dict[tuple[str, str], float]] = {}
+    for row in of_op(rows, "launch"):
+        sessions.setdefault(row["provenance"], {}).setdefault((row["regime"], row["launcher"]), row["p50"])
+    found = next(iter(sessions.values()))
+    views = [row["p50"] / sessions[row["provenance"]]["eager", "torch"] for row in of_op(rows, "torch_view")]
     parameters = LaunchParameters(
         graph_s=_round(found["graph", "torch"]),
         torch_s=_round(found["eager", "torch"]),
         triton_s=_round(found["eager", "triton"]),
+        view_s=_round(float(np.median(views)) * found["eager", "torch"]) if views else 0.0,
     )
-    return LaunchTerm(basis="measured", parameters=parameters, note="256 small kernels one after another")
+    note = "256 small kernels one after another; views of a CUDA tensor likewise, median over slices, transposes and such"
+    return LaunchTerm(basis="measured", parameters=parameters, note=note)
 
 
 def host_memory_term(rows: list[Row]) -> HostMemoryTerm:
@@ -109,7 +121,9 @@ def _round(value: float) -> float:
 
 
 def main() -> None:
-    rows = samples()
+    rows, link = samples(), GPUS["h200-141gb"].gpu_link_bytes_per_s
+    sends = fit_sends(json.loads(SENDS.read_text()), link, HELD_OUT_SEED)
+    assert sends is not None
     models = {name: spec for name in MODELS if (spec := builtin_model(name)) is not None}
     for name in CALIBRATIONS:
         path = FOLDER / f"{name}.json"
@@ -121,13 +135,14 @@ def main() -> None:
         )
         families = fit_families(rows, models, with_launches, SEED)
         term = FamiliesTerm(basis="measured", parameters=families, note="each family has errors of its own")
-        for key, value in (("lora_families", term), ("launches", launches), ("host_memory", host_memory_term(rows))):
-            data["terms"][key] = value.model_dump(mode="json")
+        terms = {"lora_families": term, "launches": launches, "host_memory": host_memory_term(rows), "sends": sends}
+        data["terms"] |= {key: value.model_dump(mode="json") for key, value in terms.items()}
         path.write_text(json.dumps(data, indent=1) + "\n")
     for family, found in families.items():
         print(f"{family:12} fit {found.fit_error:.1%} held out {found.held_out_error:.1%}  {found.note}")
         print("            ", found.parameters.model_dump(exclude_none=True))
-    print(data["terms"]["launches"]["parameters"], data["terms"]["host_memory"]["parameters"])
+    for name in ("launches", "host_memory", "sends"):
+        print(name, data["terms"][name]["parameters"])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 NAN = float("nan")
 Key = int | Fraction
-"""Place in a waiting queue (engines/waiting.py)."""
+"""Place in a waiting queue (engines/vllm/waiting.py)."""
 
 
 class Request:

@@ -110,6 +110,8 @@ class SyncEngine(ABC):
         batch = self.decodes
         if decodes:
             self.step += 1
+        if chunks:
+            self.version += 1  # whatever was planned before, this is another batch
         count, lora_tokens, rank_tokens = (batch.count, batch.lora_count, batch.rank_sum) if decodes else (0, 0, 0)
         tokens, prefills = count, []
         for request, new_tokens in chunks:

@@ -37,7 +37,6 @@ class LaunchParameters(Part):
     torch_s: float = Field(ge=0, description="Host time of a launch through PyTorch")
     triton_s: float = Field(ge=0, description="Host time of a launch through Triton's launcher")
     view_s: float = Field(default=0.0, ge=0, description="Host time of a view of a tensor, which launches nothing")
-    read_s: float = Field(default=0.0, ge=0, description="Host time of a number read back from an idle GPU")
 
 
 class LaunchTerm(Term):

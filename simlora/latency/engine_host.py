@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from simlora.latency.calibration import HostParameters
 from simlora.latency.calibration_engines import LaunchParameters
 from simlora.latency.families.padded import LAUNCHES as VLLM_LAUNCHES
-from simlora.latency.families.work import HostCalls
 from simlora.latency.host import Host
 from simlora.latency.profiles import EngineProfile
 from simlora.latency.shapes import lora_linears
@@ -28,19 +27,15 @@ class LaunchHost:
         p = self.parameters
         return p.prepare_s + p.prepare_request_s * requests + (p.change_s if changed else 0.0)
 
-    def launch_s(self, graph: bool, lora_launches: float, triton: bool) -> float:
-        """The forward pass launched: one graph, or every kernel by itself."""
+    def launch_s(self, graph: bool, lora_launches: float, triton: bool, views: float = 0.0) -> float:
+        """The forward pass launched: one graph, or every kernel by itself, with views taken for LoRA between them."""
         if graph:
             return self.parameters.launch_s
         base = (
             self.profile.torch_launches * self.launches.torch_s + self.profile.triton_launches * self.launches.triton_s
         )
         each = self.launches.triton_s if triton else self.launches.torch_s
-        return self.parameters.launch_s + self.layers * base + lora_launches * each
-
-    def calls_s(self, calls: HostCalls) -> float:
-        """What LoRA takes beside; numbers are read back from a GPU that has nothing left to do."""
-        return calls.views * self.launches.view_s + calls.reads * self.launches.read_s
+        return self.parameters.launch_s + self.layers * base + lora_launches * each + views * self.launches.view_s
 
 
 def vllm_host(host: Host, model: ModelSpec, tp: int, modules: tuple[str, ...], lora_launches: float) -> Host:

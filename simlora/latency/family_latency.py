@@ -54,9 +54,8 @@ class FamilyLatency(EngineLatency):
             gpu = (gpu[0] * factor, gpu[1] * factor, gpu[2] * factor, gpu[3])
             slope_s *= factor
         before_s, after_s, again_s, launch_s = (seconds * self._scale for seconds in self._host(plan, work, graph))
-        waiting_s = self._waiting_s(plan, work, gpu)
         return StepParts(
-            before_s + waiting_s, after_s, again_s + waiting_s, launch_s + waiting_s, graph, self._tail_s,
+            before_s, after_s, again_s, launch_s, graph, self._tail_s,
             (self._loads_s(plan.loads) if plan.loads else 0.0) + plan.extra_s,
             gpu, slope_s, 1 if plan.prefills else plan.max_repeat, self._outside(plan, work),
         )  # fmt: skip
@@ -160,17 +159,7 @@ class FamilyLatency(EngineLatency):
         family = self._family(plan, work)
         if family is None:
             return self._launch_host.launch_s(graph, 0.0, False)
-        lora_s = self._launch_host.calls_s(family.host_calls(work))
-        return self._launch_host.launch_s(graph, family.launches(work), family.triton) + lora_s
-
-    def _waiting_s(self, plan: StepPlan, work: LoraWork, gpu: tuple[float, float, float, float]) -> float:
-        """Time in which launching stands still: where LoRA reads numbers back, the rest of the step has to end first,
-        which hides its own launches and no others."""
-        family = None if self.profile.kind == "vllm" else self._family(plan, work)
-        if family is None or not family.host_calls(work).reads:
-            return 0.0
-        base_s = self._launch_host.launch_s(False, 0.0, False) * self._scale
-        return max(sum(gpu) - gpu[2] - base_s, 0.0)
+        return self._launch_host.launch_s(graph, family.launches(work), family.triton, family.views(work))
 
     @cached_property
     def _launch_host(self) -> LaunchHost:

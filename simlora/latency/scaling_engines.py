@@ -34,8 +34,7 @@ def scaled_launches(terms: Terms, factor: float) -> dict[str, Any]:
     if found is None:
         return {}
     old = found.parameters
-    names = ("torch_s", "triton_s", "view_s", "read_s")
-    new = old.model_copy(update={name: getattr(old, name) * factor for name in names})
+    new = old.model_copy(update={name: getattr(old, name) * factor for name in ("torch_s", "triton_s", "view_s")})
     return {"launches": found.model_copy(update={"parameters": new, "basis": "scaled"})}
 
 

@@ -11,7 +11,7 @@ from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.base import Engine
 from simlora.engines.request import Request
-from simlora.engines.vllm_lanes import VllmLanes
+from simlora.engines.vllm.lanes import VllmLanes
 from simlora.latency.engine_model import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
 from simlora.memory.fit import require_fit

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from simlora.cluster.view import View
-from simlora.engines.lane_slots import Lane
 from simlora.engines.request import Request
-from simlora.engines.vllm_lanes import VllmLanes
+from simlora.engines.vllm.lane_slots import Lane
+from simlora.engines.vllm.lanes import VllmLanes
 from simlora.latency.pipeline import PipelineTiming
 from simlora.latency.step import StepPlan
 from simlora.sim.clock import STEP_END, Clock

@@ -41,6 +41,6 @@ def _seconds(columns: CsvTable, column: int) -> Floats:
     if not valid.all():
         raise columns.error(int(np.argmin(valid)), column, _ALLOWED)
     # Differences are taken in whole nanoseconds: as a float, seconds since 1970 are good to 0.2 us only.
-    nanoseconds: npt.NDArray[np.int64] = stamps.astype("datetime64[ns, UTC]").astype("int64").to_numpy()
+    nanoseconds: npt.NDArray[np.int64] = np.asarray(stamps.astype("datetime64[ns, UTC]").astype("int64"), np.int64)
     seconds: Floats = (nanoseconds - nanoseconds.min()) / 1e9
     return seconds

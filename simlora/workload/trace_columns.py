@@ -66,7 +66,7 @@ class CsvTable:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
-                frame = pd.read_csv(
+                frame: pd.DataFrame = pd.read_csv(
                     io.StringIO(self._text, newline=""),
                     header=None,
                     skiprows=self._header_line,

@@ -18,11 +18,11 @@ from support.engine_laws import assert_conserves, assert_modes_agree, play
 from support.fakes import TICK_S, FakeLatency, RoundLatency
 from support.naive_baselines import NaiveBaseline, Task
 
-from simlora.engines.baseline import BaselineEngine, BaselineLimits
-from simlora.engines.grouped import GroupedEngine
-from simlora.engines.merged_swap import MergedSwapEngine
+from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
+from simlora.engines.baselines.grouped import GroupedEngine
+from simlora.engines.baselines.merged_swap import MergedSwapEngine
+from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.engines.request import Request
-from simlora.engines.sequential import SequentialEngine
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.resident import ResidentSet
 

@@ -18,9 +18,9 @@ from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, cl
 from support.compare import outcome, row_sums, same_sums
 from support.fakes import TICK_S, FakeLatency, RoundLatency
 
-from simlora.engines.prefix_cache import PrefixCache
-from simlora.engines.speculative import SpeculativeBatch
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.collect import run_columns

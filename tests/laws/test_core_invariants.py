@@ -21,10 +21,10 @@ from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, cl
 from support.compare import life, row_sums
 from support.fakes import TICK_S, FakeLatency, RoundLatency, make_cluster, make_requests, make_tiers
 
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
-from simlora.engines.speculative import SpeculativeBatch
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.scenario import adapter_bytes, scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.collect import request_log, run_columns

@@ -19,7 +19,7 @@ from support.cases import LATENCIES, REBUILDING, Case, cases, examples
 from support.compare import played, played_naively
 from support.fakes import RoundLatency
 
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
 from simlora.sim.replica import Replica
 
 ALL = (*LATENCIES.values(), *REBUILDING.values())

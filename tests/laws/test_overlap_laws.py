@@ -20,11 +20,11 @@ from support.fakes import TICK_S, FakeLatency, RoundLatency, make_tiers
 from support.naive_overlap import NaiveOverlap, NaiveOverlapReplica
 from support.naive_tiers import NaiveTiers
 
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm import VllmLimits
-from simlora.engines.vllm_overlap import OverlappedVllm
+from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.eviction import WeightedLru

@@ -23,7 +23,7 @@ from support.engine_laws import assert_conserves
 from support.fakes import FakeLatency
 from support.staged import make_pipeline, play_naively, play_pipeline
 
-from simlora.engines.prefix_cache import PrefixCache
+from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.results.latency import Measured, gap_segments
 from simlora.results.timeline import Timeline
 from simlora.results.token_gaps import token_gaps

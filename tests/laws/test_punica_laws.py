@@ -19,8 +19,8 @@ from support.naive_punica import NaivePunica, Settings
 
 from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import RoundRobin
-from simlora.engines.punica import PunicaEngine, PunicaLimits
-from simlora.engines.punica_adapters import PunicaAdapters
+from simlora.engines.punica.adapters import PunicaAdapters
+from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.engines.request import Request
 from simlora.latency.step import StepPlan
 from simlora.memory.copy_engine import CopyEngine, Stage

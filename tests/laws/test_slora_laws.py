@@ -20,11 +20,11 @@ from support.slora_cases import LATENCIES, LIMITS, Case, adapter_units, cases
 
 from simlora.engines.base import Capacity
 from simlora.engines.request import Request
-from simlora.engines.slora import SloraEngine
-from simlora.engines.slora_admission import Admission
-from simlora.engines.slora_pool import SloraPool
-from simlora.engines.slora_queues import FcfsQueue
-from simlora.engines.slora_worst_case import WorstCase, newcomer, steps_refused
+from simlora.engines.slora.admission import Admission
+from simlora.engines.slora.engine import SloraEngine
+from simlora.engines.slora.pool import SloraPool
+from simlora.engines.slora.queues import FcfsQueue
+from simlora.engines.slora.worst_case import WorstCase, newcomer, steps_refused
 
 
 def agree(case: Case, coalesce: bool = True) -> None:

@@ -15,8 +15,8 @@ from support.compare import life
 from support.engine_laws import assert_modes_agree, play
 
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmEngine
-from simlora.engines.vllm_ranks import RankedVllm
+from simlora.engines.vllm.engine import VllmEngine
+from simlora.engines.vllm.ranks import RankedVllm
 from simlora.latency.step import AdapterMix, StepPlan, StepTiming
 
 ALL = (*LATENCIES.values(), *REBUILDING.values())

@@ -12,7 +12,7 @@ from support.naive_tiers import NaiveTiers
 from support.naive_vllm import Job, NaiveReplica
 
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
 from simlora.sim.simulation import Simulation
 
 FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))

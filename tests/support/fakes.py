@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmEngine, VllmLimits
+from simlora.engines.vllm.engine import VllmEngine, VllmLimits
+from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.resident import ResidentSet
 from simlora.memory.tiers import AdapterTiers

@@ -10,9 +10,9 @@ from support.cases import LATENCIES, REBUILDING
 from support.fakes import TICK_S, RoundLatency
 from support.naive_lorax import NaiveLorax
 
-from simlora.engines.lorax import LoraxEngine
-from simlora.engines.lorax_batching import LoraxLimits
-from simlora.engines.lorax_loader import Loader, LoaderTimes
+from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.engine import LoraxEngine
+from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import StepPlan, StepTiming

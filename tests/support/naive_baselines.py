@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simlora.engines.baseline import BaselineLimits
+from simlora.engines.baselines.base import BaselineLimits
 from simlora.engines.request import Request
 from simlora.latency.step import Prefill, StepPlan
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
-from simlora.engines.lorax_batching import LoraxLimits
-from simlora.engines.lorax_loader import LoaderTimes
+from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.loader import LoaderTimes
 from simlora.engines.request import Request
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlora.engines.request import Request
-from simlora.engines.slora_admission import SloraLimits
+from simlora.engines.slora.admission import SloraLimits
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
 from simlora.memory.copy_engine import CopyEngine, Stage
 

@@ -12,12 +12,12 @@ from support.naive_slora import NaiveSlora, Policy
 
 from simlora.engines.base import Capacity
 from simlora.engines.request import Request
-from simlora.engines.slora import SloraEngine
-from simlora.engines.slora_abort import AbortQueue
-from simlora.engines.slora_admission import SloraLimits
-from simlora.engines.slora_fair import FairQueue
-from simlora.engines.slora_pool import SloraPool
-from simlora.engines.slora_queues import ClusterQueue, FcfsQueue, SloraQueue
+from simlora.engines.slora.abort import AbortQueue
+from simlora.engines.slora.admission import SloraLimits
+from simlora.engines.slora.engine import SloraEngine
+from simlora.engines.slora.fair import FairQueue
+from simlora.engines.slora.pool import SloraPool
+from simlora.engines.slora.queues import ClusterQueue, FcfsQueue, SloraQueue
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.copy_engine import CopyEngine, Stage
 

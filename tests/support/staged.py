@@ -12,9 +12,9 @@ from support.naive_pipeline import Job, NaivePipeline
 from support.naive_tiers import NaiveTiers
 
 from simlora.cluster.router import RoundRobin
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
-from simlora.engines.vllm_lanes import VllmLanes
+from simlora.engines.vllm.lanes import VllmLanes
+from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.pipeline import PipelineTiming
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.sim.clock import Clock

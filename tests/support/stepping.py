@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from support.fakes import make_tiers
 
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmEngine, VllmLimits
+from simlora.engines.vllm.engine import VllmEngine, VllmLimits
 from simlora.latency.step import StepPlan
 
 

@@ -21,7 +21,7 @@ from support.compare import row_sums
 from support.fakes import FixedStep, make_cluster
 
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
 from simlora.sim.collect import run_columns
 from simlora.sim.replica import Replica
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS
-from simlora.engines.baseline import BaselineEngine, BaselineLimits
-from simlora.engines.grouped import GroupedEngine
-from simlora.engines.merged_swap import MergedSwapEngine
+from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
+from simlora.engines.baselines.grouped import GroupedEngine
+from simlora.engines.baselines.merged_swap import MergedSwapEngine
+from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.engines.request import Request
-from simlora.engines.sequential import SequentialEngine
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.memory.resident import ResidentSet

@@ -14,9 +14,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.engine_laws import play
 from support.fakes import FixedStep
 
-from simlora.engines.lorax import LoraxEngine
-from simlora.engines.lorax_batching import LoraxLimits
-from simlora.engines.lorax_loader import Loader, LoaderTimes
+from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.engine import LoraxEngine
+from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.scenario import scenario_from_dict

@@ -15,10 +15,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.lorax_cases import SHARES
 
 from simlora.engines.base import KV, SLOTS, TOKENS
-from simlora.engines.lorax import LoraxEngine
-from simlora.engines.lorax_batching import LoraxLimits
-from simlora.engines.lorax_loader import Loader, LoaderTimes
-from simlora.engines.lorax_ranks import LazyGraphs
+from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.engine import LoraxEngine
+from simlora.engines.lorax.loader import Loader, LoaderTimes
+from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import StepPlan

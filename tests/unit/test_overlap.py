@@ -18,7 +18,7 @@ from support.stepping import limits
 from simlora.engines.base import NEVER_S, SLOTS
 from simlora.engines.request import Request
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm_overlap import OverlappedVllm
+from simlora.engines.vllm.overlap import OverlappedVllm
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.memory.copy_engine import CopyEngine, Stage

@@ -13,9 +13,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import examples
 
-from simlora.engines.kv_blocks import KvBlocks
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
+from simlora.engines.vllm.kv_blocks import KvBlocks
+from simlora.engines.vllm.prefix_cache import PrefixCache
 
 GRANULE, BLOCK = 8, 4
 

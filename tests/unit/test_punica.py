@@ -20,8 +20,8 @@ from simlora.cluster.punica import WHEN_ROOM_S, PunicaConsolidation, PunicaPlace
 from simlora.cluster.router import Hold, RoundRobin, Send
 from simlora.cluster.view import View
 from simlora.engines.base import KV, SEQS, SLOTS
-from simlora.engines.punica import PunicaEngine, PunicaLimits
-from simlora.engines.punica_adapters import PunicaAdapters
+from simlora.engines.punica.adapters import PunicaAdapters
+from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.engines.request import Request
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan

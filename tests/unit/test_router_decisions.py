@@ -15,7 +15,7 @@ from support.fakes import TICK_S, RoundLatency
 from simlora.cluster.router import Decision, Hold, Reject, Send
 from simlora.cluster.view import View
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
 
 CASE = Case(VllmLimits(4, 64, 100, 16, 0, 16, True), ((1000, 0, 8, 4),) * 4, RoundLatency(front_in=0), 0)
 

@@ -15,11 +15,11 @@ from support.stepping import chunks
 
 from simlora.engines.base import KV, SEQS, SLOTS
 from simlora.engines.request import Request
-from simlora.engines.sglang import SglangEngine, SglangLimits
-from simlora.engines.sglang_budget import TokenRatio
-from simlora.engines.sglang_drainer import Drainer
-from simlora.engines.sglang_overlap import OverlapLoader
-from simlora.engines.sglang_slots import SlotPool
+from simlora.engines.sglang.budget import TokenRatio
+from simlora.engines.sglang.drainer import Drainer
+from simlora.engines.sglang.engine import SglangEngine, SglangLimits
+from simlora.engines.sglang.overlap import OverlapLoader
+from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import StepPlan
 from simlora.memory.copy_engine import CopyEngine, Stage
 

@@ -10,7 +10,7 @@ from support.slora_cases import FAST, FCFS, LIMITS, Case, SideLatency
 
 from simlora.engines.base import KV, NEVER_S, SEQS, SLOTS, TOKENS
 from simlora.engines.request import Request
-from simlora.engines.slora import SloraEngine
+from simlora.engines.slora.engine import SloraEngine
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.scenario import scenario_from_dict

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import examples
 
 from simlora.engines.request import Request
-from simlora.engines.speculative import SpeculativeBatch
+from simlora.engines.vllm.speculative import SpeculativeBatch
 
 
 def request(index: int, prompt: int = 10, output: int = 2000, adapter: int = 0) -> Request:

@@ -16,9 +16,9 @@ from support.cases import LATENCIES, Case, cases, examples
 from support.fakes import TICK_S, FakeLatency, RoundLatency
 from support.recording import RecordingReplica, RecordingRouter, same_view, tick_before
 
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.request import Request
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.sim import replica as replica_module
 from simlora.sim.simulation import Simulation
 

@@ -15,7 +15,7 @@ from support.cases import Case
 from support.fakes import TICK_S, RoundLatency
 from support.staged import StagedLatency, make_pipeline, play_naively, play_pipeline
 
-from simlora.engines.vllm import VllmLimits
+from simlora.engines.vllm.engine import VllmLimits
 from simlora.latency.step import StepPlan
 
 BASE = VllmLimits(

@@ -15,7 +15,7 @@ from support.cases import examples
 from support.naive_queue import NaiveQueue
 
 from simlora.engines.request import Request
-from simlora.engines.waiting import WaitingQueue
+from simlora.engines.vllm.waiting import WaitingQueue
 
 ADAPTERS = 4
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from simlora.latency.calibration_engines import FamilyParameters
 from simlora.latency.families.groups import Group
-from simlora.latency.families.work import Cost, HostCalls, LoraWork, seconds
+from simlora.latency.families.work import Cost, LoraWork, seconds
 
 ELEMENT_BYTES = 2
 
@@ -29,8 +29,8 @@ class LoraFamily(Protocol):
     def launches(self, work: LoraWork) -> float:
         """Kernels launched in a step."""
 
-    def host_calls(self, work: LoraWork) -> HostCalls:
-        """What Python does beside launching them."""
+    def views(self, work: LoraWork) -> float:
+        """Views of tensors that Python takes in a step beside launching."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class CostedFamily(ABC):
         costs = [self.cost(group, group.work(work)) for group in self.groups]
         return sum(cost.products + cost.fills for cost in costs)
 
-    def host_calls(self, work: LoraWork) -> HostCalls:
+    def views(self, work: LoraWork) -> float:
         if work.adapters <= 0:
-            return HostCalls()
-        costs = [self.cost(group, group.work(work)) for group in self.groups]
-        return HostCalls(sum(cost.views for cost in costs), sum(cost.reads for cost in costs))
+            return 0.0
+        return sum(self.cost(group, group.work(work)).views for group in self.groups)

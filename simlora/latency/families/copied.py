@@ -5,8 +5,9 @@ tensors of the step's largest rank. Decodes copy each run's inputs, too, multipl
 add each run's result; prompts are multiplied run by run, unpadded. All of it is launched from Python, tensor by tensor.
 
 Source: github.com/S-LoRA/S-LoRA (Apache-2.0), LoraBmmInfer in slora/models/bmm/lora_bmm_infer.py; its runs are formed
-by ModelRpcServer.forward in slora/server/router/model_infer/model_rpc.py. Left out: memory handed back to the driver
-before every step, and so asked for anew.
+by ModelRpcServer.forward in slora/server/router/model_infer/model_rpc.py. Left out, as
+they change a step by a percent at most: memory handed back to the driver before every step, and prompts that wait for
+offsets on the GPU to be read back.
 """
 
 from __future__ import annotations
@@ -33,9 +34,6 @@ INPUT_VIEWS = 4.0
 PROMPT_VIEWS = 13.0
 """Per run and projection: two offsets, the input flattened and sliced, A and B selected by three indices each, rows of
 the output, the sum written back."""
-PROMPT_READS = 6.0
-"""Per run and projection: the two offsets lie on the GPU, and each of the three slices reads them; the last run's end
-is known."""
 
 
 def adapter_runs(requests: int, adapters: int) -> float:
@@ -57,12 +55,10 @@ class Copied(CostedFamily):
         own_rank = work.mix.rank_sum / max(work.adapters, 1)
         padded_share = 1.0 - 1.0 / max(work.mix.distinct_ranks, 1)
         copies = COPY_VIEWS + PADDED_VIEWS * padded_share
-        reads = 0.0
         if work.longest > 1:
             rows, products = float(work.tokens), 2 * group.slices * runs
             fills = (COPIES + ADDS) * group.slices * runs
             views = (copies + PROMPT_VIEWS) * group.slices * runs
-            reads = PROMPT_READS * group.slices * max(runs - 0.5, 0.0)
         else:  # every run is padded to the longest: taken as the mean
             rows, products = runs * -(-work.sequences // max(runs, 1.0)), 2.0 * group.slices
             fills = ((COPIES + ADDS) * group.slices + group.linears) * runs
@@ -76,5 +72,4 @@ class Copied(CostedFamily):
             operations=2.0 * rows * group.rank_elements * work.mix.max_rank,
             activation_bytes=rows * group.row_bytes,
             views=views,
-            reads=reads,
         )

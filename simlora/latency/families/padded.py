@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlora.latency.families.work import HostCalls, LoraWork
+from simlora.latency.families.work import LoraWork
 from simlora.latency.lora_kernels import LoraKernels
 
 LAUNCHES = 3
@@ -36,9 +36,9 @@ class Padded:
         """See the protocol."""
         return LAUNCHES * self._linears() if work.adapters > 0 else 0.0
 
-    def host_calls(self, work: LoraWork) -> HostCalls:
+    def views(self, work: LoraWork) -> float:
         """See the protocol."""
-        return HostCalls()
+        return 0.0
 
     def _linears(self) -> int:
         return len(self.kernels.linears) * self.kernels.layers + (self.kernels.head is not None)

@@ -49,16 +49,7 @@ class Cost(NamedTuple):
     operations: float = 0.0
     activation_bytes: float = 0.0
     views: float = 0.0
-    """Views of tensors taken in Python. These and reads take host time only."""
-    reads: float = 0.0
-    """Numbers read back, for which the host waits until the GPU has done all that was launched."""
-
-
-class HostCalls(NamedTuple):
-    """What Python does for LoRA in a step beside launching kernels."""
-
-    views: float = 0.0
-    reads: float = 0.0
+    """Views of tensors taken in Python: host time only."""
 
 
 def seconds(cost: Cost, parameters: FamilyParameters, fill_s: float) -> float:

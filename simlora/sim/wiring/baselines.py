@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.engines.baseline import BaselineLimits
+from simlora.engines.baselines.base import BaselineLimits
 from simlora.memory.eviction import make_policy
 from simlora.memory.resident import ResidentSet
 from simlora.sim.inputs import Inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.engines.grouped import GroupedEngine
+from simlora.engines.baselines.grouped import GroupedEngine
 from simlora.scenario.engines.grouped import GroupedConfig
 from simlora.sim.inputs import Inputs
 from simlora.sim.wiring.baselines import adapter_slots, baseline_limits

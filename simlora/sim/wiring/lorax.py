@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from simlora.engines.lorax import LoraxEngine
-from simlora.engines.lorax_batching import LoraxLimits
-from simlora.engines.lorax_loader import Loader, LoaderTimes
-from simlora.engines.lorax_ranks import LazyGraphs
+from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.engine import LoraxEngine
+from simlora.engines.lorax.loader import Loader, LoaderTimes
+from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.memory.lorax import adapter_cost_fraction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.engines.merged_swap import MergedSwapEngine
+from simlora.engines.baselines.merged_swap import MergedSwapEngine
 from simlora.scenario.engines.merged_swap import MergedSwapConfig
 from simlora.sim.inputs import Inputs
 from simlora.sim.wiring.baselines import adapter_slots, baseline_limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simlora.engines.punica import PunicaEngine, PunicaLimits
-from simlora.engines.punica_adapters import PunicaAdapters
+from simlora.engines.punica.adapters import PunicaAdapters
+from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.latency.step import HOST
 from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.resident import ResidentSet

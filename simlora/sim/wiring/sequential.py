@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.engines.sequential import SequentialEngine
+from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.sim.inputs import Inputs
 from simlora.sim.wiring.baselines import adapter_slots, baseline_limits
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from simlora.engines.sglang import SglangEngine, SglangLimits
-from simlora.engines.sglang_budget import TokenRatio
-from simlora.engines.sglang_drainer import Drainer
-from simlora.engines.sglang_overlap import OverlapLoader
-from simlora.engines.sglang_slots import SlotPool
+from simlora.engines.sglang.budget import TokenRatio
+from simlora.engines.sglang.drainer import Drainer
+from simlora.engines.sglang.engine import SglangEngine, SglangLimits
+from simlora.engines.sglang.overlap import OverlapLoader
+from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import REMOTE
 from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.scenario import adapter_bytes

@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from simlora.engines.base import Capacity
-from simlora.engines.slora import SloraEngine
-from simlora.engines.slora_abort import AbortQueue
-from simlora.engines.slora_admission import SloraLimits
-from simlora.engines.slora_fair import FairQueue
-from simlora.engines.slora_pool import SloraPool
-from simlora.engines.slora_queues import ClusterQueue, FcfsQueue, SloraQueue
+from simlora.engines.slora.abort import AbortQueue
+from simlora.engines.slora.admission import SloraLimits
+from simlora.engines.slora.engine import SloraEngine
+from simlora.engines.slora.fair import FairQueue
+from simlora.engines.slora.pool import SloraPool
+from simlora.engines.slora.queues import ClusterQueue, FcfsQueue, SloraQueue
 from simlora.latency.step import HOST
 from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.slora import pool_geometry

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.prefix_cache import PrefixCache
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.speculative import SpeculativeBatch
-from simlora.engines.vllm import VllmEngine, VllmLimits
-from simlora.engines.vllm_lanes import VllmLanes
-from simlora.engines.vllm_overlap import OverlappedVllm
-from simlora.engines.vllm_ranks import RankedVllm
-from simlora.engines.vllm_versions import RULES
+from simlora.engines.vllm.engine import VllmEngine, VllmLimits
+from simlora.engines.vllm.lanes import VllmLanes
+from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.ranks import RankedVllm
+from simlora.engines.vllm.speculative import SpeculativeBatch
+from simlora.engines.vllm.versions import RULES
 from simlora.errors import ConfigError
 from simlora.latency.step import DISK, REMOTE
 from simlora.latency.transfers import HOST_LINK

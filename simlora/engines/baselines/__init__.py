@@ -1,0 +1,1 @@
+"""The naive ways: one adapter per batch, one kernel pair per adapter, one merged adapter at a time."""

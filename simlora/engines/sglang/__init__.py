@@ -1,0 +1,1 @@
+"""SGLang: prompts first, slots that count the base model, retraction."""
