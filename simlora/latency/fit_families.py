@@ -88,7 +88,9 @@ def _fit(
     for _ in range(ROUNDS if len(getattr(kernels[0], "rows", ())) > 1 else 1):
         known = [_with(item, parameters, row["tokens"]) for item, row in zip(kernels, rows, strict=True)]
         sizes = [_size(item, work) for item, work in zip(known, works, strict=True)]
-        parameters = _costs(sizes, measured, ~mask, known[0].fill_s, _floor(family, calibration), HIDDEN.get(family, ()))
+        parameters = _costs(
+            sizes, measured, ~mask, known[0].fill_s, _floor(family, calibration), HIDDEN.get(family, ())
+        )
     assert parameters is not None
     fitted = np.array([replace(k, parameters=parameters).step_s(w) for k, w in zip(kernels, works, strict=True)])
     held_out = held_out_rms(fitted, measured, mask)

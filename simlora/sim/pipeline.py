@@ -79,16 +79,8 @@ class PipelineReplica(Replica):
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_s: float) -> None:
-        request.replica, request.queued_s = self.index, now_s
-        if request.routed_s != request.routed_s:  # else it comes from another replica
-            request.routed_s = now_s
-        if self.before_change is not None:
-            self.before_change(self, now_s)
-        if not self.engine.fits(request):
-            request.rejected = True
-            self.rejected += 1
+        if not self.accepts(request, now_s):
             return
-        self.outstanding += 1
         self.engine.enqueue(request, now_s)
         if self.flights:
             self._count(now_s)

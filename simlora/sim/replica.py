@@ -64,7 +64,8 @@ class Replica:
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
-    def enqueue(self, request: Request, now_s: float) -> None:
+    def accepts(self, request: Request, now_s: float) -> bool:
+        """Take note of an arrival; False: it could not run even alone, and is rejected."""
         request.replica, request.queued_s = self.index, now_s
         if request.routed_s != request.routed_s:  # else it comes from another replica
             request.routed_s = now_s
@@ -73,8 +74,13 @@ class Replica:
         if not self.engine.fits(request):
             request.rejected = True
             self.rejected += 1
-            return
+            return False
         self.outstanding += 1
+        return True
+
+    def enqueue(self, request: Request, now_s: float) -> None:
+        if not self.accepts(request, now_s):
+            return
         could_admit = self.engine.enqueue(request, now_s)
         epoch = self._epoch
         if epoch is None:

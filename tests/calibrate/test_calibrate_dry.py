@@ -29,7 +29,8 @@ if not triton.knobs.runtime.interpret:
 OPS = {
     "python_loop", "python_lookup", "launch", "dense_step", "gemm", "norm", "rope", "silu_mul", "sampler",
     "attention_decode", "attention_prefill", "lora_step", "h2d", "adapter_load", "adapter_load_issue", "disk_read",
-    "adapter_parse", "adapter_pack", "adapter_from_disk", "all_reduce", "all_gather",
+    "adapter_parse", "adapter_pack", "adapter_from_disk", "all_reduce", "all_gather", "torch_view", "torch_call",
+    "read_back",
 }  # fmt: skip
 
 

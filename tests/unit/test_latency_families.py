@@ -12,14 +12,16 @@ from support.latency_cases import AnyEngine, Loading, decodes, make_any, prompts
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.families.choice import Layout, make_family
-from simlora.latency.families.work import LoraWork
+from simlora.latency.families.copied import Copied, adapter_runs
+from simlora.latency.families.work import Cost, LoraWork
 from simlora.latency.fit_families import SAMPLED, sample_family, sample_work
 from simlora.latency.graph_sets import lorax_graph, sglang_sizes
 from simlora.latency.profiles import lorax_padded_rank
+from simlora.latency.scaling import scale_host
 from simlora.latency.step import AdapterMix
 from simlora.latency.store import CALIBRATION_FOLDER, choose_calibration, load_calibration
 from simlora.scenario.gpu_catalog import builtin_gpu
-from simlora.scenario.lora_modules import ALL_LINEAR
+from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION
 from simlora.scenario.model_catalog import builtin_model
 
 SAMPLES = CALIBRATION_FOLDER / "samples" / "nvidia-h200" / "samples.jsonl.gz"
@@ -85,6 +87,61 @@ def test_padded_products_pay_for_the_largest_rank() -> None:
     assert seconds("padded-bmm", 32, 8, mix=mixed) == seconds("padded-bmm", 32, 8, 64)
     assert seconds("mbgmv", 32, 8, mix=mixed) < 0.8 * seconds("mbgmv", 32, 8, 64)
     assert seconds("padded-bmm", 32, 8, mix=mixed) >= seconds("mbgmv", 32, 8, mix=mixed)
+
+
+def test_runs_of_neighbours_with_one_adapter() -> None:
+    """Their mean over random orders; none where there is nothing to copy."""
+    random = np.random.default_rng(5)
+    for requests, adapters in ((1, 1), (12, 1), (12, 3), (12, 12), (30, 10)):
+        order = [random.permutation(np.arange(requests) % adapters) for _ in range(4000)]
+        mean = float(np.mean([1 + np.count_nonzero(np.diff(row)) for row in order]))
+        assert adapter_runs(requests, adapters) == pytest.approx(mean, rel=0.01)
+    assert adapter_runs(0, 0) == adapter_runs(4, 0) == 0.0
+
+
+def apart(work: LoraWork) -> Cost:
+    """q, k, v and o of a Llama whose adapters lie apart, as S-LoRA's padded baseline multiplies them."""
+    kernels = make_family(
+        "padded-bmm", CALIBRATION, Layout(MODELS["llama-3.1-8b"], 1, ATTENTION, stacked=False)
+    ).kernels
+    assert isinstance(kernels, Copied)
+    (group,) = kernels.groups
+    assert kernels.launches(work) == kernels.cost(group, work).products + kernels.cost(group, work).fills
+    assert kernels.views(work) == kernels.cost(group, work).views
+    return kernels.cost(group, work)
+
+
+def test_adapters_apart_are_copied_run_by_run() -> None:
+    """Counted in the published code, for each run and each of the four projections. Decodes: A, B and half of the
+    inputs copied, the result scaled and added, by 6 + 2 + 5 views; prompts are multiplied run by run."""
+    one_rank = LoraWork(20, 20, 20, AdapterMix(160, 160, 8, 1), 20, 20)
+    cost, projections = apart(one_rank), 4 * 32
+    assert cost.products == 2 * projections and cost.fills == 4.5 * 20 * projections
+    assert cost.views == (6 + 2 + 5) * 20 * projections
+    mixed = one_rank._replace(mix=AdapterMix(5 * (8 + 16 + 32 + 64), 0, 64, 4))
+    assert apart(mixed).views == (6 + 2 * 3 / 4 + 2 + 5) * 20 * projections
+    assert apart(mixed).weight_bytes == pytest.approx(cost.weight_bytes * (64 + 30) / (8 + 8))
+    single = apart(one_rank._replace(adapters=1, mix=AdapterMix(8, 160, 8, 1)))
+    assert single.fills == 4.5 * projections and single.weight_bytes == cost.weight_bytes / 20
+    prompts = apart(one_rank._replace(tokens=2000, lora_tokens=2000, longest=100))
+    assert prompts.products == 2 * 20 * projections and prompts.fills == 4 * 20 * projections
+    assert prompts.views == (6 + 13) * 20 * projections
+
+
+def test_views_take_host_time_alone() -> None:
+    launches = CALIBRATION.terms.launches
+    assert launches is not None and 0.1 < launches.parameters.view_s / launches.parameters.torch_s < 0.5
+    latency, plan = make_any("slora", kernels="padded-bmm"), decodes(32, 32)
+    parts = latency.parts(plan)
+    terms = latency.calibration.terms
+    free = terms.launches.model_copy(
+        update={"parameters": terms.launches.parameters.model_copy(update={"view_s": 0.0})}
+    )
+    without = latency.calibration.model_copy(update={"terms": terms.model_copy(update={"launches": free})})
+    other = type(latency)(latency.model, latency.gpu, latency.engine, without).parts(plan)
+    assert other.gpu == parts.gpu and parts.launch_s > 1.2 * other.launch_s
+    slower = scale_host(latency.calibration, 2.0).terms.launches
+    assert slower is not None and slower.parameters.view_s == 2.0 * launches.parameters.view_s
 
 
 def test_grouped_gemm_wastes_tiles_most_on_four_blocks() -> None:

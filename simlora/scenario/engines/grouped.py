@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from simlora.scenario.base import auto
-from simlora.scenario.engines.base import PublishedEngine
-from simlora.scenario.engines.published_checks import (
-    DEFAULT_STEP_TOKENS,
-    check_blocking_loads,
-    check_common,
-    check_host_memory,
-    check_prefill_limit,
-    check_slots,
-)
+from simlora.scenario.engines.naive import NaiveConfig, buffers, switch_after
+from simlora.scenario.engines.published_checks import check_slots
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
 
 
-class GroupedConfig(PublishedEngine):
-    """A baseline that the field measures itself against."""
+class GroupedConfig(NaiveConfig):
+    """One adapter per batch."""
 
     kind: Literal["grouped"] = Field(default="grouped", description="Serving engine")
-    max_num_seqs: int = Field(default=256, ge=1, le=65_536, description="Requests that run together")
-    max_num_batched_tokens: int = auto("Tokens in one step; null: 8192, at least max_model_len", ge=1)
-    block_size: Literal[16, 32, 64] = Field(default=16, description="Tokens in a KV block")
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Share of GPU memory the engine may use")
-    switch_after: int = Field(
-        default=30,
-        ge=1,
-        le=1_000_000,
-        description="Waiting requests of other adapters that close the batch to newcomers",
-    )
-    max_loras: int = Field(default=32, ge=1, le=4096, description="Adapters that stay on the GPU")
-
-    max_lora_rank: ClassVar[int] = 256
-    async_scheduling: ClassVar[bool] = False
-    enable_chunked_prefill: ClassVar[bool] = False
-    enforce_eager: ClassVar[bool] = True
-    eviction: ClassVar[str] = "lru"
-    max_cpu_loras: ClassVar[int] = 1 << 20
-
-    def resolved(self, scenario: Scenario) -> Self:
-        engine = self.with_common(scenario, kernels="loop")
-        return engine.filled(max_num_batched_tokens=max(DEFAULT_STEP_TOKENS, engine.max_model_len))
+    switch_after: int = switch_after()
+    max_loras: int = buffers()
 
     def check(self, scenario: Scenario) -> None:
-        check_common(self, scenario, pins=True)
-        check_blocking_loads(self)
-        check_prefill_limit(self, "max_num_batched_tokens")
+        super().check(scenario)
         check_slots(self, scenario)
-        if self.enable_lora:
-            check_host_memory(scenario, scenario.adapter_modules, self.tensor_parallel_size)
