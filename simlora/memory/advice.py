@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from simlora.memory.engine_ledger import EngineLedger
 from simlora.memory.fit import AnyLedger, vllm_ledger, with_settings
+from simlora.memory.fragmentation import ARRIVALS, study
 from simlora.memory.ledger import MemoryLedger
 from simlora.memory.shortage import gb
+from simlora.scenario.engines.slora import SloraConfig
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -43,7 +46,9 @@ def slot_waste(scenario: Scenario, ledger: MemoryLedger | None = None) -> Waste 
 
 
 def advice(scenario: Scenario, ledger: AnyLedger | None = None) -> tuple[str, ...]:
-    """One sentence per flag that takes KV memory without need; empty if there is none, and for other engines."""
+    """One sentence per flag that takes KV memory without need, and for S-LoRA what its unit of allocation loses."""
+    if isinstance(scenario.engine, SloraConfig):
+        return _pool_advice(scenario, scenario.engine, ledger)
     if scenario.engine.kind != "vllm":
         return ()
     ledger = ledger if isinstance(ledger, MemoryLedger) else vllm_ledger(scenario)
@@ -61,6 +66,18 @@ def advice(scenario: Scenario, ledger: AnyLedger | None = None) -> tuple[str, ..
             f"{slots.enough} would free {_gain(slots)} on each GPU"
         )
     return tuple(lines)
+
+
+def _pool_advice(scenario: Scenario, engine: SloraConfig, ledger: AnyLedger | None) -> tuple[str, ...]:
+    found = study(scenario, ledger) if isinstance(ledger, EngineLedger) else None
+    if found is None:
+        return ()
+    unit = "rows" if engine.page == "row" else f"{engine.page} pages"
+    return (
+        f"fragmentation: {unit} lose {found.paged_lost:.1%} to rounding; contiguous pieces would scatter "
+        f"{found.contiguous_lost:.0%} of the free memory over smaller gaps and evict {found.contiguous_evictions:.2f} "
+        f"pieces per arrival though enough was free ({ARRIVALS:,} adapters and requests in turn, a full pool)",
+    )
 
 
 def _waste(ledger: MemoryLedger, field: str, value: int, enough: int) -> Waste:

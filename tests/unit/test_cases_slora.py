@@ -76,7 +76,8 @@ def test_c07_a_pool_of_its_own_for_keys_and_values_holds_fewer_requests() -> Non
 
 
 def test_c07_padded_products_come_last() -> None:
-    """The order only: their cost is known to be far too low (benchmarks/accuracy_slora.py says why)."""
+    """Launched and viewed run by run, they leave a sixth of S-LoRA's throughput; the simulated host is up to 30 % faster
+    (benchmarks/accuracy_slora.py says why)."""
     for adapters in (20, 200):
         systems = [
             simulated(row)
@@ -85,6 +86,7 @@ def test_c07_padded_products_come_last() -> None:
         ]
         for measured in ([result.row.throughput_rps for result in systems], [r.throughput_rps for r in systems]):
             assert len(measured) == 3 and measured == sorted(measured, reverse=True)
+        assert systems[-1].error == pytest.approx(0.0, abs=0.30)
 
 
 def test_c09_bursts_cost_throughput() -> None:

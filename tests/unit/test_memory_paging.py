@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory import ContiguousPool, PagedPool
+from simlora.memory import ContiguousPool, PagedPool, require_fit
+from simlora.memory.advice import advice
+from simlora.memory.engine_ledger import EngineLedger
+from simlora.memory.fragmentation import study
+from simlora.scenario import scenario_from_dict
 
 
 def test_paging_serves_what_fragmentation_refuses() -> None:
@@ -44,3 +48,18 @@ def test_pages_lose_the_rest_of_the_last_one() -> None:
     for wrong in (lambda: PagedPool(10, 11), lambda: ContiguousPool(0)):
         with pytest.raises(ValueError, match="bytes"):
             wrong()
+
+
+def test_a_full_pool_of_pages_and_of_contiguous_pieces() -> None:
+    """Pages lose a little inside; contiguous pieces scatter what is free, and evict although enough is free."""
+    sections = {"model": "llama-2-7b", "gpu": "a10g", "adapters": {"count": 50, "ranks": {8: 0.5, 64: 0.5}}}
+    found = {}
+    for page in ("row", "16KiB", "64KiB"):
+        scenario = scenario_from_dict({**sections, "engine": {"kind": "slora", "page": page, "max_model_len": 4096}})
+        ledger = require_fit(scenario)
+        assert isinstance(ledger, EngineLedger)
+        result = study(scenario, ledger)
+        assert result is not None and "fragmentation" in " ".join(advice(scenario, ledger))
+        found[page] = result
+    assert found["row"].paged_lost == 0.0 < found["16KiB"].paged_lost < found["64KiB"].paged_lost < 0.05
+    assert all(0.3 < result.contiguous_lost < 1.0 and result.contiguous_evictions > 0.05 for result in found.values())

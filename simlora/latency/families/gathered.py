@@ -1,6 +1,6 @@
 """Padded batched products over adapters stacked in slots: every sequence gathers a copy of its adapter's weights at the
-largest rank of the step, then torch.bmm multiplies. The weights are read, written and read again, and prompts are padded
-to the longest."""
+largest rank of the step, then torch.bmm multiplies. The weights are read, written and read again; prompts are padded to
+the longest."""
 
 from __future__ import annotations
 
