@@ -79,7 +79,7 @@ def fit_kernels(calibration: Calibration, rows: list[dict[str, Any]]) -> tuple[d
     template = calibration.terms.lora_kernels.parameters
 
     def step_s(row: dict[str, Any], values: dict[str, float]) -> float:
-        zeroes = dict.fromkeys(type(template).model_fields, 0.0)
+        zeroes = dict.fromkeys(KERNELS, 0.0)
         parameters = template.model_copy(update=zeroes | values)
         kernels = LoraKernels(parameters, lora_linears(model, 1, ALL_LINEAR), 32, None, (0, 0), row["slots"], False)
         return kernels.step_s(row["tokens"], row["tokens"], row["distinct"], row["max_rank"], row["tokens"])
