@@ -1,4 +1,5 @@
 """What the table of benchmarks/kernels.py leaves out: reuse within a segment, layouts, dependent launch, segments."""
+
 from __future__ import annotations
 
 import time
@@ -25,25 +26,33 @@ def paged_layers(stacks: list[LayerStacks], ranks: list[int], page_bytes: int) -
     """The same adapters in one shuffled page pool."""
     shape = tuple(GroupShape(g.in_features, g.out_features) for g in LLAMA_8B) * len(stacks)
     plan = PagePlan(shape, page_bytes)
-    packed = [pack_adapter(plan, [[p[i, 0, :r] for p in a] for row in stacks for a, _ in row],
-                           [[p[i, 0, :, :r].t() for p in b] for row in stacks for _, b in row]) for i,
-                           r in enumerate(ranks)]
+    packed = [
+        pack_adapter(
+            plan,
+            [[p[i, 0, :r] for p in a] for row in stacks for a, _ in row],
+            [[p[i, 0, :, :r].t() for p in b] for row in stacks for _, b in row],
+        )
+        for i, r in enumerate(ranks)
+    ]
     total = sum(p.shape[0] for p in packed)
     where = torch.randperm(total, device=DEVICE).to(torch.int32)
     pool = torch.empty(total, plan.page_elements, device=DEVICE, dtype=DTYPE)
     table = torch.zeros(len(ranks), max(p.shape[0] for p in packed), device=DEVICE, dtype=torch.int32)
     start = 0
     for i, pages in enumerate(packed):
-        pool[where[start:start + len(pages)].long()] = pages
-        table[i, :len(pages)] = where[start:start + len(pages)]
+        pool[where[start : start + len(pages)].long()] = pages
+        table[i, : len(pages)] = where[start : start + len(pages)]
         start += len(pages)
     groups = len(LLAMA_8B)
-    return [[paged_group(plan, layer * groups + g, pool, table, ranks, [1.0] * len(ranks)) for g in range(groups)]
-            for layer in range(len(stacks))]
+    return [
+        [paged_group(plan, layer * groups + g, pool, table, ranks, [1.0] * len(ranks)) for g in range(groups)]
+        for layer in range(len(stacks))
+    ]
 
 
-def per_token(step: Step, weights: list[list[GroupWeights]], kernel: Callable[..., Any],
-              rows_a_tile: int) -> Callable[[], None]:
+def per_token(
+    step: Step, weights: list[list[GroupWeights]], kernel: Callable[..., Any], rows_a_tile: int
+) -> Callable[[], None]:
     """bgmv or mbgmv at a given tile height."""
     segments = build_segments(step.mapping.to(DEVICE), step.slots, rows_a_tile)
 
@@ -62,8 +71,14 @@ def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> d
     weights: Weights | None = make_weights(slots, max_rank, ranks, False, layers)
     for tokens, distinct in ((32, 1), (128, 1), (128, 128), (256, 1), (256, 128)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
-        found["reuse"].append({"tokens": tokens, "distinct": distinct, "sgmv_s": clock(ours(step, weights.ours)),
-                               "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.25)})
+        found["reuse"].append(
+            {
+                "tokens": tokens,
+                "distinct": distinct,
+                "sgmv_s": clock(ours(step, weights.ours)),
+                "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.25),
+            }
+        )
     weights = None
     torch.cuda.empty_cache()
     slots, max_rank, ranks, _ = SETS[1]
@@ -71,10 +86,15 @@ def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> d
     paged = {size: paged_layers(weights.stacks, ranks, size) for size in (16 * 1024, 64 * 1024)}
     for tokens, distinct in ((1, 1), (32, 32), (128, 32), (2048, 8)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
-        found["layout"].append({
-            "tokens": tokens, "distinct": distinct, "pointers_s": clock(ours(step, weights.ours)),
-            "pointers_no_pdl_s": clock(ours(step, weights.ours, False)),
-            **{f"pages_{size // 1024}k_s": clock(ours(step, layers)) for size, layers in paged.items()}})
+        found["layout"].append(
+            {
+                "tokens": tokens,
+                "distinct": distinct,
+                "pointers_s": clock(ours(step, weights.ours)),
+                "pointers_no_pdl_s": clock(ours(step, weights.ours, False)),
+                **{f"pages_{size // 1024}k_s": clock(ours(step, layers)) for size, layers in paged.items()},
+            }
+        )
     for tokens in (32, 256, 8192):
         mapping = token_mapping(tokens, 32)
         on_gpu = mapping.to(DEVICE)
@@ -83,6 +103,7 @@ def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> d
             begin = time.perf_counter()
             step_segments(mapping, 32)
             host.append(time.perf_counter() - begin)
-        found["segments"].append({"tokens": tokens, "gpu_graph_s": clock(partial(step_segments, on_gpu, 32)),
-                                  "cpu_s": sorted(host)[10]})
+        found["segments"].append(
+            {"tokens": tokens, "gpu_graph_s": clock(partial(step_segments, on_gpu, 32)), "cpu_s": sorted(host)[10]}
+        )
     return found

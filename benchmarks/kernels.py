@@ -7,6 +7,7 @@ Peers are imported from what is installed; one that is missing or cannot run a s
 once (weights of the distinct adapters at their own rank, inputs read, outputs read and written) / measured copy
 bandwidth; floor_s = limit_s + launches * launch_s, launch_s between dependent empty Triton kernels in a graph.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,22 +29,36 @@ from kernel_peers import LAUNCHES, PEERS, RUNNERS, SETS, WIDE, Step, Weights, ma
 from simlora.kernels.measure import LAYERS, LLAMA_8B, copy_bandwidth, launch_seconds, token_mapping, traffic_bytes
 
 
-def shape_row(step: Step, distinct: int, weights: Weights, peers: list[str], ceilings: tuple[float, float],
-              failures: dict[str, str]) -> dict[str, Any]:
+def shape_row(
+    step: Step,
+    distinct: int,
+    weights: Weights,
+    peers: list[str],
+    ceilings: tuple[float, float],
+    failures: dict[str, str],
+) -> dict[str, Any]:
     """One row of the file."""
     bandwidth, launch_s = ceilings
     limit = sum(traffic_bytes(LLAMA_8B, LAYERS, step.mapping, step.ranks)) / bandwidth
     row: dict[str, Any] = {
-        "tokens": step.tokens, "distinct": distinct, "ranks": sorted(set(step.ranks)), "slots": step.slots,
-        "max_rank": step.max_rank, "launches": LAUNCHES, "limit_s": limit, "floor_s": limit + LAUNCHES * launch_s,
-        "ours_s": timed(lambda: ours(step, weights.ours), failures, "ours")}
+        "tokens": step.tokens,
+        "distinct": distinct,
+        "ranks": sorted(set(step.ranks)),
+        "slots": step.slots,
+        "max_rank": step.max_rank,
+        "launches": LAUNCHES,
+        "limit_s": limit,
+        "floor_s": limit + LAUNCHES * launch_s,
+        "ours_s": timed(lambda: ours(step, weights.ours), failures, "ours"),
+    }
     for name in PEERS:
         row[name + "_s"] = timed(partial(RUNNERS[name], step, weights), failures, name) if name in peers else None
     return row
 
 
-def rows(peers: list[str], budget_s: float, ceilings: tuple[float, float],
-         failures: dict[str, str]) -> Iterator[dict[str, Any]]:
+def rows(
+    peers: list[str], budget_s: float, ceilings: tuple[float, float], failures: dict[str, str]
+) -> Iterator[dict[str, Any]]:
     """One row for each shape, until the budget is spent."""
     begin = time.monotonic()
     for slots, max_rank, ranks, shapes in SETS:
@@ -55,17 +70,24 @@ def rows(peers: list[str], budget_s: float, ceilings: tuple[float, float],
                 print(f"budget spent before slots {slots} ranks {sorted(set(ranks))} tokens {tokens}", file=sys.stderr)
                 return
             assert weights is not None
-            yield shape_row(Step(token_mapping(tokens, distinct), slots, ranks, max_rank), distinct, weights, peers,
-                            ceilings,
-                            failures)
+            yield shape_row(
+                Step(token_mapping(tokens, distinct), slots, ranks, max_rank),
+                distinct,
+                weights,
+                peers,
+                ceilings,
+                failures,
+            )
         weights = None
         torch.cuda.empty_cache()
 
 
 def line(row: dict[str, Any]) -> str:
     """One row of the printed table, milliseconds."""
-    ms = [f"{row[k] * 1e3:8.3f}" if row[k] is not None else "       -"
-          for k in ("limit_s", "floor_s", "ours_s", *(p + "_s" for p in PEERS))]
+    ms = [
+        f"{row[k] * 1e3:8.3f}" if row[k] is not None else "       -"
+        for k in ("limit_s", "floor_s", "ours_s", *(p + "_s" for p in PEERS))
+    ]
     ratio = row["ours_s"] / row["floor_s"] if row["ours_s"] else float("nan")
     best = min((row[p + "_s"] for p in PEERS if row[p + "_s"]), default=float("nan"))
     gain = best / row["ours_s"] if row["ours_s"] else float("nan")
@@ -75,13 +97,21 @@ def line(row: dict[str, Any]) -> str:
 
 def provenance(launch_s: float) -> dict[str, Any]:
     """Where and how the file was made."""
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                            text=True,
-                            check=False).stdout.strip()
-    return {"gpu": torch.cuda.get_device_name(0), "driver": driver, "torch": torch.__version__,
-            "triton": triton.__version__,
-            "date": datetime.now(UTC).date().isoformat(), "command": "python " + " ".join(sys.argv),
-            "launch_s": launch_s}
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "driver": driver,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+        "launch_s": launch_s,
+    }
 
 
 def warm(item: tuple[int, int, list[str]]) -> None:
@@ -126,9 +156,12 @@ def main() -> None:
         return
     bandwidth, launch_s = copy_bandwidth(), launch_seconds()
     print(f"copy {bandwidth / 1e12:.2f} TB/s, launch {launch_s * 1e6:.2f} us; milliseconds below")
-    print("slots      ranks tokens distinct    limit    floor     ours " + " ".join(f"{p[:8]:>8}"
-                                                                                    for p in PEERS) + " ours/fl  gain",
-          flush=True)
+    print(
+        "slots      ranks tokens distinct    limit    floor     ours "
+        + " ".join(f"{p[:8]:>8}" for p in PEERS)
+        + " ours/fl  gain",
+        flush=True,
+    )
     failures: dict[str, str] = {}
     table: list[dict[str, Any]] = []
     for row in rows(peers, args.budget, (bandwidth, launch_s), failures):

@@ -24,7 +24,10 @@ def row_starts(table, pool, units, adapter, rank, part, row, column, mask, table
         page = tl.load(table + adapter.to(tl.int64) * table_stride + element // PAGE, mask=mask, other=0)
         start = pool + (page.to(tl.int64) * PAGE + element % PAGE)
     if ALIGNED:
-        start = tl.multiple_of(start, [16])
+        if len(start.shape) == 1:
+            start = tl.multiple_of(start, [16])
+        else:
+            start = tl.multiple_of(start, [16, 16])
     return start
 
 
@@ -55,3 +58,35 @@ def block_pointers(base, table, pool, units, adapter, rank, part, row, column, m
                             ALIGNED)
         pointers = starts[:, None] + offsets[None, :]
     return pointers
+
+
+@triton.jit
+def slice_of_block(block, width0, width1, width2, SPAN: tl.constexpr, SLICES: tl.constexpr):
+    """(slice, its width, its first output, block within it) of one of a tile's blocks of SPAN outputs."""
+    part = block * 0
+    width = width0
+    first = block * 0
+    if SLICES > 1:
+        second = block >= tl.cdiv(width0, SPAN)
+        part = tl.where(second, 1, 0)
+        width = tl.where(second, width1, width0)
+        first = tl.where(second, width0, 0)
+        block = tl.where(second, block - tl.cdiv(width0, SPAN), block)
+    if SLICES > 2:
+        third = (part == 1) & (block >= tl.cdiv(width1, SPAN))
+        part = tl.where(third, 2, part)
+        width = tl.where(third, width2, width)
+        first = tl.where(third, width0 + width1, first)
+        block = tl.where(third, block - tl.cdiv(width1, SPAN), block)
+    return part, width, first, block
+
+
+@triton.jit
+def blocks_of_slices(width0, width1, width2, SPAN: tl.constexpr, SLICES: tl.constexpr):
+    """Blocks of SPAN outputs in one row tile, all slices together."""
+    blocks = tl.cdiv(width0, SPAN)
+    if SLICES > 1:
+        blocks += tl.cdiv(width1, SPAN)
+    if SLICES > 2:
+        blocks += tl.cdiv(width2, SPAN)
+    return blocks

@@ -11,17 +11,18 @@ from .segments import Segments, build_segments
 from .sgmv import DECODE_ROWS
 from .tiles import choose_rows, gpu_name
 
-PREFILL_TOKENS = 512
-"""Tokens of a step from which tiles of 64 rows and the prefill kernels are taken."""
+ALWAYS_PREFILL_TOKENS = 1024
+"""Tokens of a step from which tiles of 64 rows are taken, whatever was fastest with fewer."""
 
 
 def rows_for(tokens: int, slots: int, rank_pad: int = 16, gpu: str = "") -> int:
     """Rows of a segment tile for a step of this many tokens; one choice for all of a step's groups and layers.
 
     Low tiles keep more weights in flight and read an adapter's weights again, from L2, for each tile; the GPU's table
-    says which height was fastest (16 without a table). rank_pad: GroupWeights.rank_pad. gpu: device name.
+    says which height was fastest (without a table 16, from 512 tokens 64). rank_pad: GroupWeights.rank_pad. gpu: device
+    name.
     """
-    return 64 if tokens >= PREFILL_TOKENS else choose_rows(tokens, slots, rank_pad, gpu)
+    return 64 if tokens >= ALWAYS_PREFILL_TOKENS else choose_rows(tokens, slots, rank_pad, gpu)
 
 
 def step_segments(token_adapter: torch.Tensor, slots: int, rank_pad: int = 16) -> Segments:

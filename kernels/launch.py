@@ -47,6 +47,11 @@ def options(num_warps: int, num_stages: int, pdl: bool, maxnreg: int | None = No
     return chosen
 
 
+def cdiv(a: int, b: int) -> int:
+    """Ceiling division."""
+    return -(-a // b)
+
+
 def power_of_two(value: int) -> int:
     """Smallest power of two that is not below `value` (value >= 1)."""
     return 1 << (value - 1).bit_length()

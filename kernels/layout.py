@@ -86,6 +86,19 @@ class GroupWeights:
         return self.pool.view(-1)[page * self.page_elements + element % self.page_elements]
 
 
+def output_block(weights: GroupWeights, block: int) -> int:
+    """Outputs of a program: the tile's, no more than the widest slice rounded up or a page boundary allows."""
+    block = max(16, min(block, power_of_two(max(weights.out_features))))
+    return min(block, weights.block_limit) if weights.page_elements else block
+
+
+def padded_widths(out_features: Sequence[int]) -> tuple[int, int, int]:
+    """Three slice widths; absent slices repeat the first, so that a kernel argument keeps its divisibility."""
+    first = out_features[0]
+    rest = list(out_features[1:]) + [first] * (3 - len(out_features))
+    return first, rest[0], rest[1]
+
+
 def check_group(out_features: Sequence[int], ranks: Sequence[int], dtype: torch.dtype) -> None:
     """Refuse groups the kernels cannot take."""
     require(1 <= len(out_features) <= MAX_SLICES,

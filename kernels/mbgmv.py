@@ -17,8 +17,8 @@ def mbgmv(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.T
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     Two launches for all slices. Every adapter is read and multiplied at its own rank (1 to 256): no padding in memory
-    traffic. Tiles with few tokens use vector products, others the tensor cores; an adapter's weights are read once for
-    each tile of `segments.rows` (1, 2, 4 or 16) tokens.
+    traffic. Tiles of one row use vector products, others the tensor cores; an adapter's weights are read once for
+    each tile of `segments.rows` (1, 8 or 16) tokens.
 
     x: bfloat16 or float16 [tokens, in_features], unit column stride. y: [tokens, sum of out_features], same dtype, unit
     column stride, added into in place; rows of base tokens are neither read nor written. h: float32 scratch
@@ -30,8 +30,8 @@ def mbgmv(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.T
     check_input(x, weights, segments)
     check_output(y, weights, segments)
     require(segments.rows <= DECODE_ROWS, f"segments: {segments.rows} rows a tile, at most {DECODE_ROWS} for mbgmv")
-    shrink = shrink or decode.pick("shrink", "decode", weights, segments)
-    expand = expand or decode.pick("expand", "decode", weights, segments)
+    shrink = shrink or decode.pick("shrink", decode.phase_of(segments), weights, segments)
+    expand = expand or decode.pick("expand", decode.phase_of(segments), weights, segments)
     h = partials(x, weights, decode.decode_splits(weights, segments, shrink)) if h is None else h
     check_partials(h, weights, segments)
     decode.launch_shrink(x, weights, segments, h, shrink, pdl)

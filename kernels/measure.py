@@ -35,13 +35,13 @@ LLAMA_8B = (
 
 
 def graph_time(run: Callable[[], object], replays: int = 20, warmups: int = 2,
-               patience_s: float = float("inf")) -> float:
-    """Median seconds of one replay of `run` captured in a CUDA graph; 5 replays where `replays` would outlast
-    patience_s."""
+               patience_s: float = float("inf"), eager: int = 2) -> float:
+    """Median seconds of one replay of `run` captured in a CUDA graph after `eager` plain runs; 5 replays where
+    `replays` would outlast patience_s."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(2):
+        for _ in range(eager):
             run()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()

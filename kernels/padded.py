@@ -4,10 +4,9 @@ from __future__ import annotations
 import torch
 
 from .checks import check_input, check_output
-from .decode import cdiv, padded_widths
 from .errors import require
-from .launch import INTERPRET, options, power_of_two
-from .layout import GroupWeights
+from .launch import INTERPRET, cdiv, options, power_of_two
+from .layout import GroupWeights, padded_widths
 from .padded_kernels import padded_expand, padded_shrink
 from .segments import Segments
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import torch
 
-from .decode import cdiv, output_block, padded_widths
 from .errors import require
-from .launch import INTERPRET, dependent_launch, device_index, options, power_of_two
-from .layout import GroupWeights
+from .launch import INTERPRET, cdiv, dependent_launch, device_index, options, power_of_two
+from .layout import GroupWeights, output_block, padded_widths
 from .prefill_kernels import expand_tiles, shrink_tiles
 from .segments import Segments
 from .tiles import Tile

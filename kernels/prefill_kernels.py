@@ -6,8 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .addressing import row_starts
-from .decode_kernels import summed_parts
+from .addressing import blocks_of_slices, row_starts, slice_of_block
 
 
 @triton.jit(do_not_specialize=["table_stride", "steps", "splits"])
@@ -21,7 +20,6 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
     row_blocks: tl.constexpr = (SLICES * RANK_PAD + NR - 1) // NR
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     pid = tl.program_id(0)
     tile = pid // (row_blocks * splits)
     within = pid - tile * (row_blocks * splits)
@@ -47,6 +45,8 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             if PAGE == 0:
                 fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE,
                                    ALIGNED)
+            if PDL:
+                gdc_wait()
             for step in range(0, steps):
                 column = column0 + step * BK
                 if PAGE == 0:
@@ -69,6 +69,8 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             target = h + split.to(tl.int64) * h_split_stride + rows[None, :]
             target += (first + m).to(tl.int64)[:, None] * h_stride
             tl.store(target, acc, mask=here[:, None] & live[None, :])
+    if PDL and pid == 0:  # one waiting program is enough: a grid ends after all of its programs
+        gdc_wait()
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
@@ -82,40 +84,18 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
     program for each (row tile, CHUNK blocks of BN outputs of one slice): h is summed once for all of them."""
     span: tl.constexpr = BN * CHUNK
-    blocks0 = tl.cdiv(width0, span)
-    blocks1 = tl.cdiv(width1, span)
-    per_tile = blocks0
-    if SLICES > 1:
-        per_tile += blocks1
-    if SLICES > 2:
-        per_tile += tl.cdiv(width2, span)
+    per_tile = blocks_of_slices(width0, width1, width2, span, SLICES)
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     pid = tl.program_id(0)
     tile = pid // per_tile
-    block = pid - tile * per_tile
+    part, width, y_first, block = slice_of_block(pid - tile * per_tile, width0, width1, width2, span, SLICES)
     length = tl.load(tiles + tile * 4 + 2)
     if length > 0:
         adapter = tl.load(tiles + tile * 4)
         first = tl.load(tiles + tile * 4 + 1)
         rank = tl.load(ranks + adapter)
         scale = tl.load(scaling + adapter)
-        part = 0
-        width = width0
-        y_first = 0
-        if SLICES > 1:
-            second = block >= blocks0
-            part = tl.where(second, 1, 0)
-            width = tl.where(second, width1, width0)
-            y_first = tl.where(second, width0, 0)
-            block = tl.where(second, block - blocks0, block)
-        if SLICES > 2:
-            third = (part == 1) & (block >= blocks1)
-            part = tl.where(third, 2, part)
-            width = tl.where(third, width2, width)
-            y_first = tl.where(third, width0 + width1, y_first)
-            block = tl.where(third, block - blocks1, block)
         if rank > 0:
             j = tl.arange(0, RANK_PAD)
             live = j < rank
@@ -123,18 +103,20 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             here = m < length
             token = tl.load(order + first + m, mask=here, other=0).to(tl.int64)
             y_rows = y + token * y_stride + y_first
-            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, splits, here, live,
-                                  SPLITS_PAD, ROWS, RANK_PAD) * scale
-            if UPCAST:
-                left = weight
-            else:
-                left = weight.to(pool.dtype.element_ty)
             offsets = tl.arange(0, BN)
             column0 = block * span
             if PAGE == 0:
                 fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride,
                                    width,
                                    PAGE, ALIGNED)
+            if PDL:
+                gdc_wait()
+            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, splits, here, live,
+                                  SPLITS_PAD, ROWS, RANK_PAD) * scale
+            if UPCAST:
+                left = weight
+            else:
+                left = weight.to(pool.dtype.element_ty)
             for step in range(0, tl.minimum(CHUNK, tl.cdiv(width - column0, BN))):
                 column = column0 + step * BN
                 if PAGE == 0:
@@ -157,3 +139,20 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
                 else:
                     product = tl.dot(left, b)
                 tl.store(target, (base.to(tl.float32) + product).to(y.dtype.element_ty), mask=keep)
+    if PDL and pid == 0:  # one waiting program is enough: a grid ends after all of its programs
+        gdc_wait()
+
+
+@triton.jit
+def summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD: tl.constexpr,
+                 ROWS: tl.constexpr,
+                 RANK_PAD: tl.constexpr):
+    """sum over k < splits of h[k, first + m, column j], float32 [ROWS, RANK_PAD], zero beyond the rank.
+
+    Columns beyond the rank are loaded and dropped: a mask that changes from column to column would split wide loads.
+    """
+    row = h_column[None, :] + (first + tl.arange(0, ROWS)).to(tl.int64)[:, None] * h_stride
+    total = tl.zeros((ROWS, RANK_PAD), dtype=tl.float32)
+    for k in tl.static_range(SPLITS_PAD):
+        total += tl.load(row + k * h_split_stride, mask=(here & (k < splits))[:, None], other=0.0, cache_modifier=".cg")
+    return tl.where(live[None, :], total, 0.0)

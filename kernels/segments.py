@@ -7,7 +7,7 @@ import torch
 
 from .errors import require
 
-TILE_ROWS = (1, 2, 4, 16, 32, 64, 128)
+TILE_ROWS = (1, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Segments:
     """Tokens of one step grouped by adapter.
 
     order: int32 [tokens], token indices sorted by adapter (stable), base tokens last. tiles: int32 [bound, 4], rows
-    (adapter, first position in `order`, rows in the tile, 0); used tiles come first, the rest have 0 rows.
+    (adapter, first position in `order`, rows in the tile, used tiles of all); used tiles come first, the rest have 0
+    rows.
     starts, counts: int32 [slots], each adapter's first position and token count. rows: tokens in a full tile.
     """
 
@@ -44,8 +45,7 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
     """Group tokens by adapter, on the mapping's own device, without a host synchronisation (CUDA-graph safe).
 
     token_adapter: int32 or int64 [tokens], an adapter slot or -1 for a base token. Values of `slots` and above are not
-    checked on a GPU. rows: rows of a tile, 1 (one tile for each token), 2, 4, or a power of two from 16
-    to 128.
+    checked on a GPU. rows: rows of a tile, 1 (one tile for each token) or a power of two from 8 to 128.
     """
     require(token_adapter.dim() == 1, f"token_adapter: {token_adapter.dim()} dimensions, 1 needed")
     require(token_adapter.dtype in (torch.int32, torch.int64),
@@ -67,7 +67,7 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
     adapter = torch.searchsorted(ends, tile, right=True).clamp_(max=slots - 1)
     skipped = (tile - (ends - used)[adapter]) * rows
     length = torch.where(tile < ends[-1], (counts[adapter] - skipped).clamp(max=rows), 0)
-    tiles = torch.stack((adapter, starts[adapter] + skipped, length, torch.zeros_like(length)), 1).to(torch.int32)
+    tiles = torch.stack((adapter, starts[adapter] + skipped, length, ends[-1].expand_as(length)), 1).to(torch.int32)
     return Segments(tokens, slots, rows, order, tiles.contiguous(), starts.to(torch.int32), counts.to(torch.int32))
 
 

@@ -27,7 +27,7 @@ def sgmv_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments,
     check_input(x, weights, segments)
     check_uniform_rank(weights)
     phase = decode if segments.rows <= DECODE_ROWS else prefill
-    tile = decode.pick("shrink", "decode" if phase is decode else "prefill", weights, segments)
+    tile = decode.pick("shrink", decode.phase_of(segments) if phase is decode else "prefill", weights, segments)
     parts = decode.decode_splits(weights, segments, tile) if phase is decode else prefill.prefill_splits(weights, tile)
     h = partials(x, weights, parts) if h is None else h
     check_partials(h, weights, segments)
@@ -47,7 +47,8 @@ def sgmv_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y: t
     check_output(y, weights, segments)
     check_uniform_rank(weights)
     if segments.rows <= DECODE_ROWS:
-        decode.launch_expand(h, weights, segments, y, decode.pick("expand", "decode", weights, segments))
+        tile = decode.pick("expand", decode.phase_of(segments), weights, segments)
+        decode.launch_expand(h, weights, segments, y, tile)
     else:
         prefill.launch_expand(h, weights, segments, y, decode.pick("expand", "prefill", weights, segments))
     return y

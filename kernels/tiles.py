@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from math import log2
 from pathlib import Path
@@ -12,32 +12,45 @@ import torch
 
 from .launch import INTERPRET
 
+PREFILL_TOKENS = 512
+"""Tokens of a step from which tiles of 64 rows and the prefill kernels are taken, unless a table says otherwise."""
 TABLES = Path(__file__).parent / "tuned"
+MAX_SPLITS = 32
+"""Parts of in_features at most in decode: more cost the expand more than they hide."""
 
 
 @dataclass(frozen=True)
 class Tile:
     """One kernel's tile. block: columns (shrink) or outputs (expand) of a program, in prefill of one loop step.
 
-    sub: columns of a tensor-core step (decode shrink). nr: rank rows a program reads, splits: parts of the columns
-    (prefill shrink). chunk: blocks a program loops over (prefill expand). maxnreg: registers a thread at most, 0 = the
-    compiler's choice.
+    nr: rank rows a program reads (prefill and panel shrink). splits: parts of the columns (prefill shrink). chunk:
+    blocks a program works on in turn (prefill expand). maxnreg: registers a thread at most, 0 = the compiler's choice.
+    programs: of a panel kernel's grid for each multiprocessor, about, 0 = panel.PROGRAMS.
     """
 
     block: int
-    sub: int = 256
     nr: int = 16
     splits: int = 1
     chunk: int = 1
     num_warps: int = 4
     num_stages: int = 1
     maxnreg: int = 0
+    programs: int = 0
+
+    def with_programs(self, programs: int) -> Tile:
+        """The same tile with another grid size."""
+        return replace(self, programs=programs)
+
+    def brief(self) -> str:
+        """Short form for logs: block, rank rows, warps, registers."""
+        return f"{self.block}n{self.nr}w{self.num_warps}r{self.maxnreg}"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tile is chosen by: kernel ("shrink" | "expand"), phase ("decode" | "prefill"), total width (in_features
-    or the sum of out_features), slices, rank_pad, tokens and tile bound."""
+    """What a tile is chosen by: kernel ("shrink" | "expand"), phase ("decode": row tiles of one row, "panel8" and
+    "panel16": of so many, "prefill"), total width (in_features or the sum of out_features), slices,
+    rank_pad, tokens and tile bound."""
 
     kernel: str
     phase: str
@@ -49,8 +62,15 @@ class Shape:
 
 
 def default_tile(shape: Shape) -> Tile:
-    """Tile for a GPU or shape without a table: 32 KiB of weights in flight a program in decode, less for few
-    adapters."""
+    """Tile for a GPU or shape without a table: 32 KiB of weights in flight a program in decode, less for few adapters
+    and for tiles of several rows, whose inputs are in flight too."""
+    if shape.phase.startswith("panel"):
+        low = shape.phase == "panel8"
+        if shape.kernel == "shrink":
+            return Tile(block=1024 if low else 512, maxnreg=96)
+        if shape.rank_pad == 16:
+            return Tile(block=1024 if low else 512, maxnreg=128)
+        return Tile(block=256, maxnreg=128 if low else 168)
     if shape.phase == "decode":
         few = shape.bound <= 4
         if shape.kernel == "shrink":
@@ -84,13 +104,16 @@ def rows_table(gpu: str) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def choose_rows(tokens: int, slots: int, rank_pad: int, gpu: str) -> int:
-    """Rows of a decode tile: the nearest measured choice, 16 where there is none."""
+    """Rows of a tile: the nearest measured choice; where there is none, 16 up to 512 tokens and 64 from there on."""
     def distance(entry: tuple[int, int, int, int]) -> float:
         bound = min(entry[0], entry[1]) / max(1, min(tokens, slots))
-        return abs(log2((entry[0] + 1) / (tokens + 1))) + abs(log2(bound)) + 0.5 * abs(log2(entry[2] / rank_pad))
+        near = 0.1 * abs(log2(entry[1] / slots))  # of equals the one with as many slots
+        return near + abs(log2((entry[0] + 1) / (tokens + 1))) + abs(log2(bound)) + 0.5 * abs(log2(entry[2] / rank_pad))
 
     measured = rows_table(gpu)
-    return min(measured, key=distance)[3] if measured else 16
+    if measured:
+        return min(measured, key=distance)[3]
+    return 64 if tokens >= PREFILL_TOKENS else 16
 
 
 def entry(shape: Shape, tile: Tile) -> dict[str, Any]:

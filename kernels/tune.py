@@ -1,4 +1,4 @@
-"""Choose tiles on this machine's GPU:  python -m simlora.kernels.tune --out kernels/tuned --budget 240
+"""Choose tiles for one row and for prefill on this GPU:  python -m simlora.kernels.tune --out kernels/tuned
 
 Every kernel of every projection group is timed alone over 32 layers of distinct weights, in one CUDA graph, for
 mappings of all-distinct and of identical adapters; a captured graph must serve both, so the tile with the least sum of
@@ -20,12 +20,11 @@ import torch
 from triton.errors import TritonError
 
 from . import decode, prefill
-from .apply import PREFILL_TOKENS
 from .layout import GroupWeights
 from .measure import LLAMA_8B, Group, graph_time, layer_weights, token_mapping
 from .segments import Segments, build_segments
 from .sgmv import partials
-from .tiles import Tile, entry
+from .tiles import PREFILL_TOKENS, Tile, entry
 
 MAP_WEIGHTS = (1.0, 0.5)
 """Weight of the all-distinct and of the identical mapping."""
@@ -163,7 +162,7 @@ def compile_share(item: tuple[tuple[int, ...], int, int, str, int]) -> None:
     group = LLAMA_8B[group_index]
     weights = layer_weights([group], ranks, 1)[0]
     case = Case(ranks, tokens, len(ranks))
-    bench = Bench(group, weights, case, 64 if case.phase == "prefill" else 16)
+    bench = Bench(group, weights, case, 64 if case.phase == "prefill" else 1)
     for tile in candidates(kernel, case.phase, weights[0].rank_pad, weights[0].slices):
         if kernel == "shrink" and tile.splits not in (1, 4):
             continue
@@ -190,6 +189,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=16, help="processes that compile ahead")
     parser.add_argument("--phase", choices=("decode", "prefill"),
                         help="tune one phase; the file keeps its other entries")
+    parser.add_argument("--tokens", type=int, default=0, help="tune steps of this many tokens only")
     parser.add_argument("--compile-only", action="store_true", help="stop after compiling the candidates")
     args = parser.parse_args(None if argv is None else list(argv))
     phases = (args.phase,) if args.phase else ("decode", "prefill")
@@ -202,17 +202,17 @@ def main(argv: Iterable[str] | None = None) -> None:
     for ranks, shapes in SETS:
         layers = layer_weights(LLAMA_8B, ranks)
         for case in (Case(ranks, *shape) for shape in shapes):
-            if case.phase not in phases:
+            if case.phase not in phases or args.tokens not in (0, case.tokens):
                 continue
             if time.monotonic() - begin > args.budget:
                 print("budget spent", flush=True)
                 break
-            entries += tune_case(case, layers, 64 if case.phase == "prefill" else 16, log)
+            entries += tune_case(case, layers, 64 if case.phase == "prefill" else 1, log)
             done = f"ranks {sorted(set(ranks))} slots {len(ranks)} tokens {case.tokens}"
             print(f"{time.monotonic() - begin:5.0f} s  {done}", flush=True)
         del layers
         torch.cuda.empty_cache()
-    write_table(args.out, entries, phases)
+    write_table(args.out, entries)
     if args.log:
         args.log.write_text("\n".join(json.dumps(item) for item in log) + "\n")
 
@@ -229,16 +229,19 @@ def render(table: dict[str, Any]) -> str:
     return head[:-1] + "".join(f', "{k}": [\n{body}\n]' for k, body in parts.items()) + "}\n"
 
 
-def write_table(out: Path, entries: list[dict[str, Any]], phases: Sequence[str]) -> None:
-    """Write the GPU's table; entries of phases not tuned now are kept, and one key has one entry, the latest."""
+def write_table(out: Path, entries: list[dict[str, Any]], rows: Sequence[dict[str, int]] = ()) -> None:
+    """Write the GPU's table; old entries are kept, and one key has one entry, the latest.
+
+    rows: tile heights, (tokens, slots, rank_pad) -> rows.
+    """
     path = table_path(out)
     old = json.loads(path.read_text()) if path.exists() else {"entries": [], "rows": []}
-    kept = [e for e in old["entries"] if e["shape"]["phase"] not in phases]
-    merged = {json.dumps(e["shape"]): e for e in kept + entries}
+    merged = {json.dumps(e["shape"]): e for e in old["entries"] + entries}
+    heights = {(e["tokens"], e["slots"], e["rank_pad"]): e for e in (*old.get("rows", []), *rows)}
     path.write_text(render({
         "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "entries": list(merged.values()),
-        "command": "python -m simlora.kernels.tune --out kernels/tuned; python -m simlora.kernels.tune_rows "
-                   "--out kernels/tuned", "rows": old.get("rows", [])}))
+        "command": "; ".join(f"python -m simlora.kernels.{name} --out kernels/tuned"
+                             for name in ("tune", "tune_panel")), "rows": list(heights.values())}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.latency_cases import decodes
+from support.latency_cases import prompts as prefills
+from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s, wired, work
 
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS
 from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
@@ -14,6 +17,7 @@ from simlora.engines.baselines.merged_swap import MergedSwapEngine
 from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.engines.request import Request
 from simlora.errors import ConfigError
+from simlora.latency.families.base import CostedFamily
 from simlora.latency.step import StepPlan
 from simlora.memory.resident import ResidentSet
 from simlora.results.summary import summarize
@@ -187,6 +191,17 @@ def test_a_batch_opens_with_all_that_wait_for_it() -> None:
     assert line.prompts() == [0, 2] and line.prompts() == [3]
 
 
+def test_a_batch_begins_with_the_load_of_its_adapter() -> None:
+    """From host memory, in the step that needs it; an adapter that still has its slot is not loaded again."""
+    line = grouped(2)
+    line.add((1, 5, 1), (2, 5, 2), (1, 5, 1), (2, 5, 2))
+    assert line.step().loads == ((1, 8, "host"),)
+    assert line.step().loads == ((2, 16, "host"),)
+    line.drain()
+    line.add((1, 5, 1))
+    assert line.step().loads == ()
+
+
 # --- merged-swap ------------------------------------------------------------------------------------------------------
 
 
@@ -257,3 +272,24 @@ def test_pinned_adapters_stay_where_the_engine_can_pin() -> None:
 def test_loads_on_a_side_stream_are_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"engine\.adapter_loading\.overlap: True: must be false"):
         scenario(kind, {"adapter_loading": {"overlap": True}})
+
+
+@pytest.mark.parametrize("kind", ["grouped", "sequential"])
+def test_a_pair_of_gemms_for_each_adapter_and_projection(kind: str) -> None:
+    """Batches of one adapter take the same loop, once; no CUDA graphs."""
+    latency = wired(kind)
+    for prompts in (0, 1):
+        name, family = kernels_of(latency, prompts, work(40, 4))
+        assert name == "loop" and isinstance(family, CostedFamily)
+        for adapters in (1, 4):
+            asked = work(40, adapters)
+            assert sum(family.cost(group, asked).products for group in family.groups) == 2 * 7 * LAYERS * adapters
+    assert latency.profile.graphs == "none"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_four_gpus_exchange_what_the_base_model_does_and_no_stages(kind: str) -> None:
+    latency = wired(kind, tensor_parallel_size=4)
+    for plan in (decodes(32, 4), prefills(2, 200, 2)):
+        assert lora_exchange_s(latency, plan) == 0.0 < latency.price(plan).collective_s
+    assert_no_stages(kind)

@@ -76,8 +76,8 @@ def test_c07_a_pool_of_its_own_for_keys_and_values_holds_fewer_requests() -> Non
 
 
 def test_c07_padded_products_come_last() -> None:
-    """Launched and viewed run by run, they leave a sixth of S-LoRA's throughput; the simulated host is up to 30 % faster
-    (benchmarks/accuracy_slora.py says why)."""
+    """Launched and viewed run by run, they leave a sixth of S-LoRA's throughput; the simulated host is up to 30 %
+    faster (benchmarks/accuracy_slora.py says why)."""
     for adapters in (20, 200):
         systems = [
             simulated(row)

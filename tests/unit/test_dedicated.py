@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.latency_cases import decodes, make_latency
 
 from simlora.cluster.dedicated import Dedicated
 from simlora.cluster.router import Hold, Send
 from simlora.cluster.view import View
 from simlora.engines.request import Request
 from simlora.errors import ConfigError
+from simlora.memory import build_ledger
 from simlora.results.summary import summarize
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
@@ -28,17 +30,22 @@ def request(index: int) -> Request:
     return Request(index, 0.0, 0, 0, 10, 10)
 
 
+OWN = {"topology": "dedicated"}
+
+
+def data(cluster: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": "llama-3.1-8b",
+        "gpu": "h200",
+        "engine": {"max_loras": 4, "max_num_seqs": 64},
+        "adapters": {"count": 6, "base_fraction": 0.1},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 0.5}, "duration_s": 400},
+        "cluster": cluster,
+    }
+
+
 def scenario(**cluster: Any) -> Any:
-    return scenario_from_dict(
-        {
-            "model": "llama-3.1-8b",
-            "gpu": "h200",
-            "engine": {"max_loras": 4, "max_num_seqs": 64},
-            "adapters": {"count": 6, "base_fraction": 0.1},
-            "workload": {"arrivals": {"kind": "poisson", "rate_rps": 0.5}, "duration_s": 400},
-            "cluster": {"topology": "dedicated", **cluster},
-        }
-    )
+    return scenario_from_dict(data({**OWN, **cluster}))
 
 
 def test_requests_go_to_their_tenant() -> None:
@@ -122,3 +129,28 @@ def test_wrong_topologies(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         scenario_from_dict({"model": "llama-3.1-8b", **changes})
     assert caught.value.key == key
+
+
+def test_a_deployment_keeps_no_slots_and_runs_no_lora_kernels() -> None:
+    """The adapter is merged: the KV cache gets the slots' memory, and steps are those of the base model."""
+    shared, own = (build_inputs(scenario_from_dict(item)) for item in (data({"replicas": 1}), data(OWN)))
+    slots = build_ledger(shared.scenario).adapter_area_bytes
+    assert build_ledger(own.scenario).adapter_area_bytes == 0 < slots
+    assert own.ledger.kv_bytes > shared.ledger.kv_bytes + 0.9 * slots
+    timing, bare = own.latency.price(decodes(32)), make_latency(gpu="h200-141gb", enable_lora=False).price(decodes(32))
+    assert timing.lora_s == 0.0 and timing.gpu_s == bare.gpu_s
+    assert np.all(own.requests.adapter >= 0) and not own.scenario.engine.enable_lora
+
+
+def test_each_deployment_has_all_gpus_of_a_replica() -> None:
+    """Seven deployments of 2 x 2 GPUs: tensor parallelism and stages are the engine's own."""
+    item = data(OWN)
+    item["engine"] |= {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    item["workload"]["duration_s"] = 60
+    log = simulate(build_inputs(scenario_from_dict(item)), check=True)
+    summary = summarize(log)
+    assert (
+        summary["cost"]["gpus"] == 7 * 4
+        and len(log.replicas) == 7
+        and summary["bottleneck"]["shares"]["collective"] > 0
+    )

@@ -186,9 +186,10 @@ def test_families_that_nobody_measured_are_marked() -> None:
 
 
 def test_other_engines_are_marked_whatever_the_gpu() -> None:
-    for gpu in ("h200-141gb", "h100-80gb", "a10g"):
-        marks = make_any("slora", gpu=gpu).price(decodes(8, 2)).extrapolated
-        assert {"host", "lora_kernels", "copies"} <= set(marks)
+    for kind in ("slora", "lorax", "punica", "sglang", "grouped", "sequential", "merged-swap"):
+        for gpu in ("h200-141gb", "h100-80gb", "a10g"):
+            marks = make_any(kind, gpu=gpu).price(decodes(8, 2)).extrapolated
+            assert {"host", "lora_kernels", "copies"} <= set(marks)
 
 
 def test_terms_that_a_calibration_leaves_out_are_borrowed() -> None:
@@ -230,3 +231,33 @@ def test_pageable_copies_are_slower() -> None:
     pinned, pageable = make_any("vllm"), make_any("vllm", adapter_loading=Loading(pinned=False))
     assert pageable.load_s(64, "host") > 2.0 * pinned.load_s(64, "host")
     assert pinned.price(decodes(8, 4)) == pageable.price(decodes(8, 4))
+
+
+ALL_MATRICES, FUSED_MATRICES = 32 * 14, 32 * 8
+"""A and B of Llama-2-7B: of each projection, and with q, k and v as one and gate and up as one."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "operations", "crossings", "pinned", "pins"),
+    [
+        ("slora", {}, 2 * 32, 1, True, 0),
+        ("slora", {"artifact": True}, 4 * 32, 2, True, 0),
+        ("lorax", {"adapter_loading": Loading(pinned=False)}, 3 * ALL_MATRICES, 1, False, 0),
+        ("sglang", {"adapter_loading": Loading(pinned=False)}, FUSED_MATRICES, 1, True, FUSED_MATRICES),
+        ("sglang", {"adapter_loading": Loading(overlap=True)}, FUSED_MATRICES, 1, True, 0),
+        ("punica", {}, 14, 1, True, 0),
+        ("grouped", {}, 14, 1, True, 0),
+        ("sequential", {}, 14, 1, True, 0),
+        ("merged-swap", {}, 14, 1, True, 0),
+    ],
+)
+def test_copies_of_a_load_are_counted_engine_by_engine(
+    kind: str, flags: dict[str, Any], operations: int, crossings: int, pinned: bool, pins: int
+) -> None:
+    """Copies and small kernels that the host issues for an adapter of the slots' rank; times that the link is crossed;
+    whether host copies are pinned, and tensors that are pinned for the load."""
+    latency = make_any(kind, **flags)
+    launches, recipe = latency.calibration.terms.launches, latency.transfers.recipes[False]
+    assert launches is not None
+    assert recipe.issue_s == pytest.approx(operations * launches.parameters.torch_s)
+    assert (recipe.crossings, recipe.pinned, recipe.pins) == (crossings, pinned, pins)

@@ -12,7 +12,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from support.latency_cases import decodes
 from support.lorax_cases import SHARES
+from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s, work
+from support.wired import wired as latency_of
 
 from simlora.engines.base import KV, SLOTS, TOKENS
 from simlora.engines.lorax.batching import LoraxLimits
@@ -21,7 +24,7 @@ from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
-from simlora.latency.step import StepPlan
+from simlora.latency.step import AdapterMix, StepPlan
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.wiring.lorax import make_engine
@@ -456,3 +459,27 @@ def test_preloaded_ids_are_pinned() -> None:
     engine = wired({"preloaded_adapter_ids": [2]})
     assert engine.loader.times.resident == {0, 2}
     assert engine.fits(Request(0, 0.0, 2, 16, 10, 10)) and not engine.fits(Request(1, 0.0, 1, 16, 10, 10))
+
+
+# --- kernels and parallelism ------------------------------------------------------------------------------------------
+
+
+def test_prompts_take_sgmv_and_decodes_bgmv_once_for_each_rank() -> None:
+    latency = latency_of("lorax")
+    for prompts_in_step, name in ((2, "sgmv"), (0, "bgmv")):
+        found, family = kernels_of(latency, prompts_in_step, work(8, 4))
+        assert found == name
+        assert family.launches(work(8, 4, distinct_ranks=3)) == 3 * family.launches(work(8, 4))
+
+
+def test_four_gpus_reduce_for_each_projection_and_rank_and_no_stages() -> None:
+    latency, plan = latency_of("lorax", tensor_parallel_size=4), decodes(32, 4)
+    reduce_s = latency.collectives.reduce_s(32 * 16 * 2)
+    assert lora_exchange_s(latency, plan) == pytest.approx(LAYERS * 7 * reduce_s)
+    two_ranks = plan._replace(mix=AdapterMix(96, 32 * 24, 32, 2), max_rank=32)
+    reduce_s = latency.collectives.reduce_s(16 * 24 * 2)
+    assert lora_exchange_s(latency, two_ranks) == pytest.approx(LAYERS * 7 * 2 * reduce_s)
+    assert 4 * latency.transfers.copy_bytes(16) == latency_of("lorax").transfers.copy_bytes(
+        16
+    )  # A and B are both split
+    assert_no_stages("lorax")

@@ -13,7 +13,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.engine_laws import assert_conserves
 from support.fakes import FixedStep
+from support.latency_cases import decodes
 from support.stepping import chunks
+from support.wired import LAYERS, assert_no_stages, kernels_of, wired, work
 
 from simlora.cluster.actions import Migrate, Ticking
 from simlora.cluster.punica import WHEN_ROOM_S, PunicaConsolidation, PunicaPlacement
@@ -317,3 +319,23 @@ def test_the_router_is_punicas_own() -> None:
 
 def test_other_routers_never_tick() -> None:
     assert not isinstance(RoundRobin(2), Ticking)
+
+
+# --- kernels and parallelism
+
+
+def test_every_step_takes_sgmv_at_28_launches_a_layer() -> None:
+    """Four for each of the seven projections, whatever the adapters: Punica's add_lora_sgmv_custom_cutlass."""
+    latency = wired("punica")
+    for prompts in (0, 1):
+        for adapters in (1, 8):
+            name, family = kernels_of(latency, prompts, work(40, adapters))
+            assert name == "sgmv" and family.launches(work(40, adapters)) == 28 * LAYERS
+
+
+def test_a_replica_is_one_gpu() -> None:
+    """Neither tensor parallelism nor stages; LoRA exchanges nothing."""
+    with pytest.raises(ConfigError, match=r"engine\.tensor_parallel_size: 2: must be 1: Punica serves adapters on one"):
+        scenario(engine={"kind": "punica", "tensor_parallel_size": 2})
+    assert_no_stages("punica")
+    assert wired("punica").price(decodes(32, 4)).collective_s == 0.0

@@ -11,7 +11,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from support.latency_cases import decodes
 from support.stepping import chunks
+from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s, wired, work
 
 from simlora.engines.base import KV, SEQS, SLOTS
 from simlora.engines.request import Request
@@ -423,3 +425,22 @@ def test_without_draining_a_popular_adapter_starves_the_others() -> None:
 
     assert wait_of_the_other(None) == 100
     assert wait_of_the_other(5.0) < 20
+
+
+# --- kernels and parallelism
+
+
+def test_chunked_sgmv_is_in_every_graph() -> None:
+    """Prompts and decodes of any ranks take it, and steps without adapters launch it, too."""
+    latency = wired("sglang")
+    assert [kernels_of(latency, prompts, work(40, 4))[0] for prompts in (1, 0)] == ["csgmv", "csgmv"]
+    assert 0.0 < latency.price(decodes(64)).lora_s < latency.price(decodes(64, 4)).lora_s
+    assert wired("sglang", enable_lora=False).price(decodes(64)).lora_s == 0.0
+
+
+def test_four_gpus_reduce_after_each_row_parallel_shrink_and_no_stages() -> None:
+    """Two small all-reduces a layer, of o_proj's and down_proj's intermediate results."""
+    latency, plan = wired("sglang", tensor_parallel_size=4), decodes(32, 4)
+    reduce_s = latency.collectives.reduce_s(32 * 16 * 2)
+    assert lora_exchange_s(latency, plan) == pytest.approx(LAYERS * 2 * reduce_s)
+    assert_no_stages("sglang")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.latency_cases import decodes
 from support.naive_slora import Policy
 from support.slora_cases import FAST, FCFS, LIMITS, Case, SideLatency
+from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s, wired, work
 
 from simlora.engines.base import KV, NEVER_S, SEQS, SLOTS, TOKENS
 from simlora.engines.request import Request
@@ -366,3 +368,26 @@ def test_the_queue_follows_the_settings() -> None:
         names[str(engine)] = type(make_queue(inputs.scenario.engine)).__name__  # type: ignore[arg-type]
         assert type(make_engine(inputs).queue).__name__ == names[str(engine)]
     assert list(names.values()) == ["FcfsQueue", "FairQueue", "ClusterQueue", "AbortQueue"]
+
+
+# --- kernels and parallelism ------------------------------------------------------------------------------------------
+
+
+def test_prompts_take_mbgmm_and_decodes_mbgmv() -> None:
+    """At own ranks; no CUDA graphs, so that every launch takes host time."""
+    latency = wired("slora")
+    assert kernels_of(latency, 2, work(200, 2))[0] == "mbgmm"
+    name, family = kernels_of(latency, 0, work(8, 4))
+    assert name == "mbgmv" and family.launches(work(8, 4, distinct_ranks=3)) == family.launches(work(8, 4))
+    assert latency.profile.graphs == "none"
+
+
+def test_four_gpus_gather_once_for_q_k_and_v_and_no_stages() -> None:
+    """5 (N - 1) / N of the rows' ranks cross each link: a gather of three, and two in the base model's all-reduce."""
+    latency, plan = wired("slora", tensor_parallel_size=4), decodes(32, 4)
+    gather_s = latency.collectives.link_s(5 * 3 / 4 * 32 * 16 * 2)
+    assert lora_exchange_s(latency, plan) == pytest.approx(LAYERS * gather_s)
+    one = wired("slora")
+    assert lora_exchange_s(one, plan) == 0.0
+    assert 4 * latency.transfers.copy_bytes(16) == one.transfers.copy_bytes(16)  # A and B are both split
+    assert_no_stages("slora")
