@@ -9,7 +9,7 @@ from .measure_attention import decode_attention, prefill_attention
 from .measure_collectives import collectives
 from .measure_copies import adapter_loads, block_copies, copies_under_compute
 from .measure_disk import adapter_reads
-from .measure_launch import host_yardstick, launches
+from .measure_launch import calls, host_yardstick, launches, views, waits
 from .measure_lora import lora_steps
 from .measure_operators import dense_steps, elementwise, gemms
 from .plan import Item
@@ -18,7 +18,7 @@ FUNCTIONS: dict[str, Callable[..., Rows]] = {
     function.__name__: function
     for function in (
         host_yardstick, launches, dense_steps, gemms, elementwise, decode_attention, prefill_attention, lora_steps,
-        block_copies, copies_under_compute, adapter_loads, adapter_reads, collectives,
+        block_copies, copies_under_compute, adapter_loads, adapter_reads, collectives, views, waits, calls,
     )
 }  # fmt: skip
 

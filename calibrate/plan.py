@@ -47,6 +47,9 @@ def _item(grid: Grid, path: str, function: str, priority: int, seconds: float, g
 def _launch(grid: Grid) -> Iterator[Item]:
     yield _item(grid, "launch/host", "host_yardstick", 0, 1.0, calls=grid.calls)
     yield _item(grid, "launch/kernels", "launches", 0, 3.0, launches=grid.launches)
+    yield _item(grid, "launch/views", "views", 0, 2.0, views=grid.launches)
+    yield _item(grid, "launch/calls", "calls", 0, 1.0, calls=grid.launches)
+    yield _item(grid, "launch/waits", "waits", 0, 2.0, reads=grid.launches)
 
 
 def _operators(grid: Grid) -> Iterator[Item]:

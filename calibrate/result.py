@@ -58,7 +58,7 @@ def write_results(folder: CampaignFolder, options: Options) -> CampaignFit | Non
     if not fit.fits:
         return None
     dry = "dry run on a CPU: no figure here says anything about a GPU" if facts["gpu"] == DRY_GPU else ""
-    notes = tuple(filter(None, (dry, note, _yardstick(rows))))
+    notes = tuple(filter(None, (dry, note, _yardstick(_of_machine(rows, facts["id"])))))
     fit = CampaignFit(fit.calibration.model_copy(update={"notes": (*fit.calibration.notes, *notes)}), fit.fits)
     _write_json(folder.path / CALIBRATION, fit.calibration.model_dump(mode="json", by_alias=True))
     _write_json(folder.path / REPORT, _report(fit, rows, models))
@@ -87,6 +87,11 @@ def _provenance(main: Row, machines: Sequence[Row], base: Calibration) -> Proven
         source_runs=tuple(machine["id"] for machine in machines),
         host_factors=base.provenance.host_factors,
     )
+
+
+def _of_machine(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows of one machine: a later session may have been on a faster or slower host."""
+    return [row for row in rows if row["provenance"] == name]
 
 
 def _yardstick(rows: Sequence[Row]) -> str:
