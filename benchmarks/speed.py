@@ -18,7 +18,7 @@ from typing import Any
 
 import simpy
 
-from simlora.engines import vllm
+from simlora.engines.vllm import engine as hot
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
@@ -80,7 +80,7 @@ def requests_per_s(inputs: Inputs, check: bool) -> float:
 
 def compiled() -> bool:
     """Whether the hot path runs compiled (see setup.py)."""
-    return not str(vllm.__file__).endswith(".py")
+    return not str(hot.__file__).endswith(".py")
 
 
 def main() -> None:

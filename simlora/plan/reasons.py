@@ -88,7 +88,7 @@ def _loads(summary: dict[str, Any]) -> Iterator[str]:
 
 def _kernels(summary: dict[str, Any], scenario: Scenario) -> Iterator[str]:
     share = summary["bottleneck"]["shares"]["decode_lora"]
-    if not scenario.engine.enable_lora or share is None:
+    if not scenario.engine.enable_lora or share is None or scenario.engine.kind == "merged-swap":
         return
     waste = summary["ranks"]["padded_compute_waste_fraction"]
     padding = f"; {_percent(waste)} of LoRA compute is padding" if waste and waste >= NOTABLE else ""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COST = ("engine", "SLO", "GPUs", "busy", "$/month", "vs dedicated", "$/1M tokens")
 LATENCY = ("engine", "in SLO", "req/s", "TTFT p50", "TTFT p99", "TPOT mean", "TPOT p99")
 COLUMNS = COST + LATENCY[1:]
+MAX_REPLICAS = 8
+"""Replicas that the report's JSON lists of each engine."""
 MARKDOWN, HTML, JSON = "comparison.md", "comparison.html", "comparison.json"
 
 
@@ -107,8 +109,16 @@ def extrapolated(comparison: Comparison) -> str:
 
 
 def comparison_texts(comparison: Comparison, data: dict[str, Any]) -> dict[str, str]:
-    """File name -> text of the report; data: what as_json gave."""
-    return {MARKDOWN: markdown(comparison), HTML: html(comparison), JSON: json_text(data)}
+    """File name -> text of the report; data: what as_json gave. A thousand deployments are listed in `--json` only."""
+    short = {engine: _with_few_replicas(summary) for engine, summary in data.items()}
+    return {MARKDOWN: markdown(comparison), HTML: html(comparison), JSON: json_text(short)}
+
+
+def _with_few_replicas(summary: dict[str, Any]) -> dict[str, Any]:
+    replicas = summary.get("replicas", [])
+    if len(replicas) <= MAX_REPLICAS:
+        return summary
+    return {**summary, "replicas": replicas[:MAX_REPLICAS], "replicas_left_out": len(replicas) - MAX_REPLICAS}
 
 
 def json_text(data: dict[str, Any]) -> str:
