@@ -2,8 +2,9 @@
 
 python benchmarks/fit_lora_families.py
 
-Reads scenarios/calibrations/samples/nvidia-h200/samples.jsonl.gz (SGLang's kernels, launches, copies), send_recv.json beside it and benchmarks/results/kernels-h200.json (the same kernels again, this
-project's, torch.bmm and a loop over adapters).
+Reads scenarios/calibrations/samples/nvidia-h200/samples.jsonl.gz (SGLang's kernels, launches, copies),
+send_recv.json beside it and benchmarks/results/kernels-h200.json (the same kernels again, this project's, torch.bmm and
+a loop over adapters).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from simlora.latency.calibration_engines import (
     LaunchParameters,
     LaunchTerm,
 )
-from simlora.latency.fit import HELD_OUT_SEED
-from simlora.latency.fit_families import fit_families
-from simlora.latency.fit_samples import Row, of_op
-from simlora.latency.fit_sends import fit_sends
+from simlora.latency.fitting.families import fit_families
+from simlora.latency.fitting.fit import HELD_OUT_SEED
+from simlora.latency.fitting.samples import Row, of_op
+from simlora.latency.fitting.sends import fit_sends
 from simlora.latency.store import load_calibration
 from simlora.scenario import GPUS
 from simlora.scenario.model_catalog import builtin_model
@@ -44,8 +45,8 @@ MODELS = ("llama-3.1-8b", "llama-3.1-70b")
 
 
 def samples() -> list[Row]:
-    """Campaign and benchmark rows in one form; the campaign's of this project's kernels are left out: it ran before they
-    took several rows at a time."""
+    """Campaign and benchmark rows in one form. The campaign's of this project's kernels are left out: it ran before
+    they took several rows at a time."""
     rows = [json.loads(line) for line in gzip.decompress(SAMPLES.read_bytes()).decode().splitlines()]
     kept = [row for row in rows if row.get("family") != "simlora"]
     return [*kept, *peer_rows(json.loads(PEERS.read_text())["rows"])]

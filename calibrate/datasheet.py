@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simlora.latency.calibration import GpuId
-from simlora.latency.fit_samples import of_op
+from simlora.latency.fitting.samples import of_op
 from simlora.latency.scaling import gpu_id
 from simlora.scenario.gpu_catalog import builtin_gpu
 from simlora.scenario.gpu_spec import HOST_LINKS, GpuSpec

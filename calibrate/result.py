@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from simlora.latency.calibration import Calibration, Provenance
-from simlora.latency.fit import HELD_OUT_SEED, CampaignFit, fit_campaign, summary
-from simlora.latency.fit_families import fit_families
-from simlora.latency.fit_samples import noisy_share, of_op
+from simlora.latency.fitting.families import fit_families
+from simlora.latency.fitting.fit import HELD_OUT_SEED, CampaignFit, fit_campaign, summary
+from simlora.latency.fitting.samples import noisy_share, of_op
 
 from .base import DEFAULT_VERSION, base_calibration
 from .datasheet import identity, measured_gpu

@@ -21,7 +21,7 @@ from simlora.calibrate.plan import build_plan  # noqa: E402
 from simlora.calibrate.result import CALIBRATION, PLOTS, REPORT, read_calibration  # noqa: E402
 from simlora.calibrate.samples import PROGRESS, PROVENANCE, SAMPLES, CampaignFolder  # noqa: E402
 
-from simlora.latency.fit_samples import check_row  # noqa: E402
+from simlora.latency.fitting.samples import check_row  # noqa: E402
 
 if not triton.knobs.runtime.interpret:
     pytest.skip("needs TRITON_INTERPRET=1: Triton has no GPU here", allow_module_level=True)

@@ -12,15 +12,15 @@ import synthetic as truth
 
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, Provenance
-from simlora.latency.fit import CampaignFit, fit_campaign, summary
-from simlora.latency.fit_attention import fit_attention
-from simlora.latency.fit_collectives import fit_collectives
-from simlora.latency.fit_copies import fit_copies
-from simlora.latency.fit_core import TermFit, held_out_mask
-from simlora.latency.fit_families import fit_families
-from simlora.latency.fit_lora import fit_lora
-from simlora.latency.fit_operators import fit_operators
-from simlora.latency.fit_samples import check_row, noisy_share
+from simlora.latency.fitting.attention import fit_attention
+from simlora.latency.fitting.collectives import fit_collectives
+from simlora.latency.fitting.copies import fit_copies
+from simlora.latency.fitting.core import TermFit, held_out_mask
+from simlora.latency.fitting.families import fit_families
+from simlora.latency.fitting.fit import CampaignFit, fit_campaign, summary
+from simlora.latency.fitting.lora import fit_lora
+from simlora.latency.fitting.operators import fit_operators
+from simlora.latency.fitting.samples import check_row, noisy_share
 
 SEED, NOISE, RECOVERED = 20, 0.02, 0.05
 Rows = list[dict[str, Any]]

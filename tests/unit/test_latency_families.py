@@ -20,7 +20,7 @@ from simlora.latency.calibration import Calibration
 from simlora.latency.families.choice import Layout, make_family
 from simlora.latency.families.copied import Copied, adapter_runs
 from simlora.latency.families.work import Cost, LoraWork
-from simlora.latency.fit_families import SAMPLED, sample_family, sample_work
+from simlora.latency.fitting.families import SAMPLED, sample_family, sample_work
 from simlora.latency.graph_sets import lorax_graph, sglang_sizes
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.scaling import scale_host

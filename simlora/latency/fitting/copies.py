@@ -8,7 +8,7 @@ import numpy as np
 
 from simlora.latency.calibration import CopyParameters
 from simlora.latency.copies import Copies
-from simlora.latency.fit_core import (
+from simlora.latency.fitting.core import (
     Array,
     TermFit,
     fit_positive,
@@ -19,7 +19,7 @@ from simlora.latency.fit_core import (
     seconds,
     spans,
 )
-from simlora.latency.fit_samples import Row, of_op
+from simlora.latency.fitting.samples import Row, of_op
 from simlora.latency.step import DISK, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model_spec import ModelSpec

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simlora.latency.calibration import Part, Range
-from simlora.latency.fit_samples import Row
+from simlora.latency.fitting.samples import Row
 
 Array = NDArray[np.float64]
 Predict = Callable[[Mapping[str, float]], Array]

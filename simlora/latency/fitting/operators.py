@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simlora.latency.calibration import OperatorParameters
-from simlora.latency.fit_core import (
+from simlora.latency.fitting.core import (
     Array,
     TermFit,
     fit_positive,
@@ -20,7 +20,7 @@ from simlora.latency.fit_core import (
     seconds,
     spans,
 )
-from simlora.latency.fit_samples import Row, of_op
+from simlora.latency.fitting.samples import Row, of_op
 from simlora.latency.operators import Operators
 from simlora.scenario.model_spec import ModelSpec
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlora.latency.calibration import Calibration, GpuId, Provenance, Term, Terms
-from simlora.latency.fit_attention import fit_attention
-from simlora.latency.fit_collectives import fit_collectives
-from simlora.latency.fit_copies import fit_copies
-from simlora.latency.fit_core import TermFit, worst
-from simlora.latency.fit_lora import fit_lora
-from simlora.latency.fit_operators import fit_operators
-from simlora.latency.fit_samples import Row, check_row
+from simlora.latency.fitting.attention import fit_attention
+from simlora.latency.fitting.collectives import fit_collectives
+from simlora.latency.fitting.copies import fit_copies
+from simlora.latency.fitting.core import TermFit, worst
+from simlora.latency.fitting.lora import fit_lora
+from simlora.latency.fitting.operators import fit_operators
+from simlora.latency.fitting.samples import Row, check_row
 from simlora.scenario.model_spec import ModelSpec
 
 HELD_OUT_SEED = 20

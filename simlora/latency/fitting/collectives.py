@@ -9,7 +9,7 @@ import numpy as np
 
 from simlora.latency.calibration import CollectiveParameters
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
-from simlora.latency.fit_core import (
+from simlora.latency.fitting.core import (
     Array,
     TermFit,
     fit_positive,
@@ -20,7 +20,7 @@ from simlora.latency.fit_core import (
     seconds,
     spans,
 )
-from simlora.latency.fit_samples import Row, of_op
+from simlora.latency.fitting.samples import Row, of_op
 from simlora.scenario.model_spec import ModelSpec
 
 START = {"latency_s": 1e-5, "link_fraction": 0.5}

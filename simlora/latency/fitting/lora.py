@@ -8,8 +8,17 @@ import numpy as np
 from scipy.optimize import nnls
 
 from simlora.latency.calibration import LoraKernelParameters
-from simlora.latency.fit_core import Array, TermFit, held_out_mask, held_out_rms, points, relative_rms, seconds, spans
-from simlora.latency.fit_samples import Row, of_op
+from simlora.latency.fitting.core import (
+    Array,
+    TermFit,
+    held_out_mask,
+    held_out_rms,
+    points,
+    relative_rms,
+    seconds,
+    spans,
+)
+from simlora.latency.fitting.samples import Row, of_op
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.shapes import lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR

@@ -1,0 +1,1 @@
+"""From samples of kernels, launches, copies and collectives to the terms of a calibration."""
