@@ -14,7 +14,7 @@ DEDICATED = "dedicated"
 """One merged deployment per tenant: a topology of the cluster, compared like an engine."""
 KINDS = (*ENGINES, DEDICATED)
 SHARED_KEYS = (
-    "enable_lora", "tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "endpoint", "adapter_loading",
+    "enable_lora", "tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "endpoint",
     "max_num_seqs", "gpu_memory_utilization", "block_size", "enforce_eager",
 )  # fmt: skip
 """Settings with one meaning everywhere. They carry over where the other engine has the key and takes the value."""

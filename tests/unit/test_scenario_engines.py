@@ -248,3 +248,17 @@ def test_pinned_adapters_leave_a_slot_free(kind: str) -> None:
     scenario(kind, max_loras=3, adapters={"count": 4, "pinned": [1, 2]})
     message = refused(kind, max_loras=2, adapters={"count": 4, "pinned": [1, 2]})
     assert message.endswith("at most 1 of 2 slots: one slot must stay free to move")
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        ({"kind": "lorax", "adapter_loading": {"overlap": True}}, "engine.adapter_loading.overlap"),
+        ({"kind": "grouped", "adapter_loading": {"overlap": True}}, "engine.adapter_loading.overlap"),
+        ({"kind": "merged-swap", "kernels": "sgmv"}, "engine.kernels"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_not_ignored(engine: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scenario_from_dict({"model": "llama-2-7b", "adapters": {"ranks": {16: 1.0}}, "engine": engine})
+    assert caught.value.key == key

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from simlora.scenario.base import WrongValueError, auto
 from simlora.scenario.engines.base import PublishedEngine
-from simlora.scenario.engines.published_checks import check_common, check_host_memory
+from simlora.scenario.engines.published_checks import check_blocking_loads, check_common, check_host_memory
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -78,6 +78,7 @@ class LoraxConfig(PublishedEngine):
 
     def check(self, scenario: Scenario) -> None:
         check_common(self, scenario)
+        check_blocking_loads(self)
         self._check_tokens()
         if not self.enable_lora:
             return

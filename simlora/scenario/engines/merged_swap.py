@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from simlora.scenario.engines.naive import NaiveConfig, switch_after
+from simlora.scenario.base import WrongValueError
+from simlora.scenario.engines.naive import KERNELS, NaiveConfig, switch_after
+
+if TYPE_CHECKING:
+    from simlora.scenario.root import Scenario
 
 
 class MergedSwapConfig(NaiveConfig):
@@ -17,3 +21,8 @@ class MergedSwapConfig(NaiveConfig):
 
     pins: ClassVar[bool] = False
     max_loras: ClassVar[int] = 1
+
+    def check(self, scenario: Scenario) -> None:
+        super().check(scenario)
+        if self.kernels != KERNELS:
+            raise WrongValueError("engine.kernels", self.kernels, "left out: merged weights need no LoRA kernels")

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
 
 
+KERNELS = "loop"
+"""Two small GEMMs per adapter and projection."""
+
+
 class NaiveConfig(PublishedEngine):
     """A baseline that the field measures itself against."""
 
@@ -38,7 +42,7 @@ class NaiveConfig(PublishedEngine):
     max_cpu_loras: ClassVar[int] = 1 << 20
 
     def resolved(self, scenario: Scenario) -> Self:
-        engine = self.with_common(scenario, kernels="loop")
+        engine = self.with_common(scenario, kernels=KERNELS)
         return engine.filled(max_num_batched_tokens=max(DEFAULT_STEP_TOKENS, engine.max_model_len))
 
     def check(self, scenario: Scenario) -> None:
