@@ -49,6 +49,37 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": {"arrivals": {"kind": "poisson", "rate_rps": 15}, **LENGTHS, "duration_s": 20, "end": "cut"},
         "cluster": {"replicas": 3, "router": {"kind": "lora-affinity", "scrape_s": 0.05}},
     },
+    "slora": {
+        "engine": {"kind": "slora", "max_model_len": 6000, "max_total_token_num": 9000, "batch_max_tokens": 6000},
+        "adapters": {"count": 40, "ranks": {8: 0.5, 64: 0.5}, "popularity": {"kind": "zipf", "alpha": 0.8}},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 6}, **LENGTHS, "num_requests": 150},
+    },
+    "lorax": {
+        "engine": {"kind": "lorax", "max_model_len": 6000, "adapter_memory_fraction": 0.01, "host_cache": True},
+        "adapters": {"count": 40, "ranks": {8: 0.5, 64: 0.5}},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 6}, **LENGTHS, "num_requests": 150},
+    },
+    "sglang": {
+        "engine": {"kind": "sglang", "max_model_len": 6000, "max_loras_per_batch": 5, "chunked_prefill_size": 512},
+        "adapters": {"count": 12, "ranks": 16, "base_fraction": 0.2},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 6}, **LENGTHS, "num_requests": 150},
+    },
+    "punica": {
+        "engine": {"kind": "punica", "max_model_len": 6000, "max_batch_size": 16, "max_loras": 6},
+        "adapters": {"count": 24, "ranks": 16, "popularity": {"kind": "zipf", "alpha": 1.0}},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 6}, **LENGTHS, "num_requests": 150},
+        "cluster": {"replicas": 2, "router": {"kind": "punica", "consolidate_s": 5.0}},
+    },
+    "overlap": {
+        "engine": {"max_loras": 4, "max_cpu_loras": 24, "adapter_loading": {"overlap": True, "prefetch": True}},
+        "adapters": {"count": 24, "ranks": {8: 0.5, 16: 0.5}},
+        "workload": {"arrivals": {"kind": "gamma", "rate_rps": 8, "cv": 2.0}, **LENGTHS, "num_requests": 200},
+    },
+    "pipeline": {
+        "engine": {"max_loras": 8, "max_model_len": 6000, "pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+        "adapters": {"count": 8, "ranks": 16},
+        "workload": {"arrivals": {"kind": "poisson", "rate_rps": 8}, **LENGTHS, "num_requests": 60},
+    },
 }
 
 
