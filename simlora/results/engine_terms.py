@@ -37,6 +37,16 @@ QUEUE_COUNTS_AS_SEATED = ("lorax",)
 """Waiting requests take a seat, too."""
 
 
+LOADS_FIRST = ("lorax", "punica")
+"""A request is admitted when its adapter is there, whatever the settings."""
+
+
+def loads_before_admission(engine: Any) -> bool:
+    """A request's load lies before its admission; False: in its first step."""
+    loading = getattr(engine, "adapter_loading", None)
+    return kind_of(engine) in LOADS_FIRST or bool(getattr(loading, "overlap", False))
+
+
 def kind_of(engine: Any) -> str:
     """The engine's kind."""
     return str(getattr(engine, "kind", "vllm"))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simlora.results.engine_terms import loads_before_admission
 from simlora.results.latency import Measured
 from simlora.results.quantiles import group_quantiles
 from simlora.results.slo import met_slo
@@ -65,15 +66,18 @@ def tenant_rows(measured: Measured) -> list[Tenant]:
 def service_shares(measured: Measured) -> Floats:
     """Per tenant, in order of adapter: the share of its requests' time in the system in which they were served.
 
-    Served: from admission on, less the request's own load; gaps that span a preemption count as served. Unfinished
-    requests count until the end of the simulation. A tenant whose requests were all rejected has 0.
+    Served: from admission on, less the request's own load where that comes after it; gaps that span a preemption count
+    as served. Unfinished requests count until the end of the simulation. A tenant whose requests were all rejected has
+    0.
     """
     requests, end_s = measured.log.requests, measured.log.end_s
     _, group = np.unique(requests.adapter, return_inverse=True)
     left = np.where(np.isnan(requests.last_token_s), end_s, requests.last_token_s)
     total = np.where(measured.rejected, 0.0, np.maximum(left - requests.arrival_s, 0.0))
     admitted = np.where(np.isnan(requests.admitted_s), left, requests.admitted_s)
-    served = np.clip(left - admitted - np.nan_to_num(requests.load_s), 0.0, total)
+    engine = getattr(measured.log.scenario, "engine", None)
+    loading = 0.0 if loads_before_admission(engine) else np.nan_to_num(requests.load_s)
+    served = np.clip(left - admitted - loading, 0.0, total)
     totals, serveds = np.bincount(group, total), np.bincount(group, served)
     share: Floats = np.divide(serveds, totals, out=np.zeros(len(totals)), where=totals > 0)
     return share

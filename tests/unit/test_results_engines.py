@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simlora.results.engine_terms import loads_before_admission
 from simlora.results.files import run_writers, write_folder
 from simlora.results.health import resource_name
 from simlora.results.latency import Measured
@@ -178,3 +179,12 @@ def test_rejected_requests_of_a_real_server_are_left_out(tmp_path: Path) -> None
     assert not any("left out" in note for note in validate([tmp_path / "run"]).notes)
     path.write_text(json.dumps({**run, "server": "lorax"}))
     assert any("left out" in note for note in validate([tmp_path / "run"]).notes)
+
+
+def test_a_load_before_admission_is_not_taken_off_the_service() -> None:
+    """LoRAX admits a request when its adapter is there; vLLM loads in the request's first step, unless it overlaps."""
+    for kind, before in (("lorax", True), ("punica", True), ("vllm", False), ("slora", True), ("grouped", False)):
+        engine = scenario_from_dict({"model": "llama-2-7b", "engine": {"kind": kind}, "adapters": {"ranks": 16}}).engine
+        assert loads_before_admission(engine) is before, kind
+    overlapped = {"kind": "vllm", "adapter_loading": {"overlap": True}}
+    assert loads_before_admission(scenario_from_dict({"model": "llama-2-7b", "engine": overlapped}).engine)
