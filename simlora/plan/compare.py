@@ -10,6 +10,7 @@ from typing import Any
 from simlora.errors import ConfigError
 from simlora.plan.reasons import reasons
 from simlora.plan.variants import DEDICATED, variant
+from simlora.results.cost import usd_per_month
 from simlora.results.summary import summarize
 from simlora.scenario import Scenario
 from simlora.sim.build import build_inputs
@@ -17,9 +18,6 @@ from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
 from simlora.workload.adapters import build_adapters
 from simlora.workload.requests import build_requests
-
-HOURS_PER_MONTH = 730
-"""365 * 24 / 12."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,7 @@ class Played:
 
     @property
     def usd_per_month(self) -> float | None:
-        hourly = self.summary["cost"]["usd_per_hour"]
-        return None if hourly is None else hourly * HOURS_PER_MONTH
+        return usd_per_month(self.summary["cost"])
 
     @property
     def meets_slo(self) -> bool:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from simlora.report import units
-
-HOURS_PER_MONTH = 730
-"""365 * 24 / 12."""
+from simlora.results.cost import usd_per_month
 
 CATEGORY_LABELS = {
     "queue_slots": "waiting for an adapter slot",
@@ -128,15 +126,13 @@ def machine(summary: Summary) -> list[Fact]:
 def money(summary: Summary) -> list[Fact]:
     """Cost."""
     cost = summary["cost"]
-    hourly = cost["usd_per_hour"]
-    monthly = None if hourly is None else hourly * HOURS_PER_MONTH
     return [
         Fact("GPUs", units.number(cost["gpus"])),
         *([Fact("GPUs at a time", units.number(cost["gpus_mean"]))] if cost["gpus_mean"] < cost["gpus"] else []),
         Fact("GPU-hours", units.number(cost["gpu_hours"])),
         Fact("this run", units.usd(cost["usd"])),
-        Fact("per hour", units.usd(hourly)),
-        Fact("per month", units.usd(monthly)),
+        Fact("per hour", units.usd(cost["usd_per_hour"])),
+        Fact("per month", units.usd(usd_per_month(cost))),
         Fact("per 1M tokens", units.usd(cost["usd_per_1m_tokens"])),
         Fact("per 1M output", units.usd(cost["usd_per_1m_output_tokens"])),
     ]

@@ -12,6 +12,15 @@ import numpy as np
 from simlora.results.latency import Measured
 from simlora.sim.log import ReplicaLog
 
+HOURS_PER_MONTH = 730
+"""365 * 24 / 12."""
+
+
+def usd_per_month(cost: dict[str, Any]) -> float | None:
+    """Dollars a month of a cost block; None without a price."""
+    hourly = cost["usd_per_hour"]
+    return None if hourly is None else float(hourly) * HOURS_PER_MONTH
+
 
 def up_s(measured: Measured, replica: ReplicaLog) -> float:
     """Seconds for which the replica's GPUs are paid: start-up, then the simulated time, unless it slept meanwhile."""

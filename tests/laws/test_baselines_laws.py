@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import LATENCIES, REBUILDING, examples
 from support.compare import row_sums
 from support.engine_laws import assert_conserves, assert_modes_agree, play
-from support.fakes import TICK_S, FakeLatency, RoundLatency
+from support.fakes import TICK_S, FakeLatency, RoundLatency, requests_of_rows
 from support.naive_baselines import NaiveBaseline, Task
 
 from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
@@ -56,11 +56,7 @@ class Trial:
     latency: Any
 
     def requests(self) -> list[Request]:
-        now, out = 0, []
-        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
-            now += gap
-            out.append(Request(i, now * TICK_S, adapter, (8, 16)[adapter % 2] if adapter else 0, prompt, output))
-        return out
+        return requests_of_rows(self.rows)
 
     def engine(self) -> BaselineEngine:
         slots = ResidentSet(self.slots, pinned=self.pinned)

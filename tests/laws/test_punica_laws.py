@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import LATENCIES, examples
 from support.compare import life, played, played_naively, row_sums, same_sums
 from support.engine_laws import assert_conserves, assert_modes_agree, play
-from support.fakes import TICK_S, FakeLatency, RoundLatency
+from support.fakes import TICK_S, FakeLatency, RoundLatency, requests_of_rows
 from support.naive_punica import NaivePunica, Settings
 
 from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
@@ -43,11 +43,7 @@ class Case:
     latency: RoundLatency
 
     def requests(self) -> list[Request]:
-        now, out = 0, []
-        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
-            now += gap
-            out.append(Request(i, now * TICK_S, adapter, RANK if adapter else 0, prompt, output))
-        return out
+        return requests_of_rows(self.rows, lambda adapter: RANK if adapter else 0)
 
     def engine(self) -> PunicaEngine:
         return make_engine(self.settings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from support.fakes import TICK_S, RoundLatency, make_cluster, make_tiers
+from support.fakes import TICK_S, RoundLatency, make_cluster, make_tiers, requests_of_rows
 from support.naive_tiers import NaiveTiers
 from support.naive_vllm import Job, NaiveReplica
 
@@ -64,11 +64,7 @@ class Case:
     remote: bool = False
 
     def requests(self) -> list[Request]:
-        now, out = 0, []
-        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
-            now += gap
-            out.append(Request(i, now * TICK_S, adapter, (8, 16)[adapter % 2] if adapter else 0, prompt, output))
-        return out
+        return requests_of_rows(self.rows)
 
     def simulation(self, requests: list[Request], coalesce: bool = True, **kw) -> Simulation:  # type: ignore[no-untyped-def]
         return make_cluster(requests, self.limits, self.tiers, coalesce=coalesce, latency=self.latency, **kw)

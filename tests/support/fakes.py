@@ -130,6 +130,22 @@ def make_requests(
     return out
 
 
+def two_ranks(adapter: int) -> int:
+    """8 and 16 in turn; 0 for the base model."""
+    return (8, 16)[adapter % 2] if adapter else 0
+
+
+def requests_of_rows(
+    rows: Sequence[tuple[int, int, int, int]], rank_of: Callable[[int], int] = two_ranks
+) -> list[Request]:
+    """Rows of (gap to the arrival before in ticks, adapter, prompt, output)."""
+    now, out = 0, []
+    for i, (gap, adapter, prompt, output) in enumerate(rows):
+        now += gap
+        out.append(Request(i, now * TICK_S, adapter, rank_of(adapter), prompt, output))
+    return out
+
+
 def make_tiers(limits: VllmLimits, host: int | None = None, remote: bool = False) -> AdapterTiers:
     """Slots and host cache of one replica, with the pinned adapters loaded."""
     slots = ResidentSet(limits.max_loras, pinned=limits.pinned)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from support.cases import LATENCIES, REBUILDING
-from support.fakes import TICK_S, RoundLatency
+from support.fakes import TICK_S, RoundLatency, requests_of_rows
 from support.naive_lorax import NaiveLorax
 
 from simlora.engines.lorax.batching import LoraxLimits
@@ -66,11 +66,7 @@ class LoraxCase:
     resident: frozenset[int] = frozenset({0})
 
     def requests(self) -> list[Request]:
-        now, out = 0, []
-        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
-            now += gap
-            out.append(Request(i, now * TICK_S, adapter, rank_of(adapter), prompt, output))
-        return out
+        return requests_of_rows(self.rows, rank_of)
 
     def times(self) -> LoaderTimes:
         download = self.download

@@ -13,6 +13,8 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
+from support.naive_job import NaiveJob
+
 from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.loader import LoaderTimes
 from simlora.engines.request import Request
@@ -22,25 +24,13 @@ TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
 
 
 @dataclass(eq=False)
-class Job:
+class Job(NaiveJob):
     """A request inside the naive engine."""
 
-    index: int
-    adapter: int
-    rank: int
-    prompt: int
-    output: int
-    arrival_s: float
     computed: int = 0
     tokens: int = 0
     """Output tokens that came out."""
-    rejected: bool = False
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    load_tier: int = 0
     load_s: float = 0.0
-    preemptions: int = 0
 
 
 @dataclass(eq=False)

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from support.naive_job import NaiveJob
+
 from simlora.engines.request import Request
 from simlora.latency.step import Prefill, StepPlan
 
@@ -17,25 +19,13 @@ INF = float("inf")
 
 
 @dataclass(eq=False)
-class Job:
+class Job(NaiveJob):
     """A request inside the naive engine."""
 
-    index: int
-    adapter: int
-    rank: int
-    prompt: int
-    output: int
-    arrival_s: float
     generated: int = 0
     kv: int = 0
     buffer: bool = False
     """It holds its adapter's buffer."""
-    rejected: bool = False
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    preemptions: int = 0
-    load_tier: int = 0
 
 
 @dataclass

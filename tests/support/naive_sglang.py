@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from support.naive_job import NaiveJob
+
 from simlora.engines.request import Request
 from simlora.latency.step import Prefill, StepPlan
 
@@ -24,27 +26,15 @@ def scattered(adapter: int) -> int:
 
 
 @dataclass(eq=False)
-class Job:
+class Job(NaiveJob):
     """A request inside the naive engine."""
 
-    index: int
-    adapter: int
-    rank: int
-    prompt: int
-    output: int
-    arrival_s: float
     generated: int = 0
     computed: int = 0
     kv: int = 0
     turn: int = 0
     """Number of its last admission."""
     queued_s: float = 0.0
-    rejected: bool = False
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    preemptions: int = 0
-    load_tier: int = 0
 
     @property
     def done(self) -> bool:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from support.naive_job import NaiveJob
 from support.naive_tiers import NaiveTiers
 
 from simlora.engines.request import Request
@@ -21,15 +22,9 @@ TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
 
 
 @dataclass(eq=False)
-class Job:
+class Job(NaiveJob):
     """A request inside the naive engine."""
 
-    index: int
-    adapter: int
-    rank: int
-    prompt: int
-    output: int
-    arrival_s: float
     known: int = 0
     """Output tokens that came back."""
     placeholders: int = 0
@@ -38,14 +33,8 @@ class Job:
     to_prefill: int = 0
     """Tokens known at admission: below that, computed tokens are a prefill."""
     blocks: int = 0
-    rejected: bool = False
-    admitted_s: float | None = None
-    load_tier: int = 0
     token_s: list[float] = field(default_factory=list)
     """When each output token left the engine."""
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    preemptions: int = 0
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
-from support.fakes import TICK_S, RoundLatency
+from support.fakes import TICK_S, RoundLatency, requests_of_rows
 from support.naive_slora import NaiveSlora, Policy
 
 from simlora.engines.base import Capacity
@@ -62,12 +62,7 @@ class Case:
     bytes_per_tick: float = FAST
 
     def requests(self) -> list[Request]:
-        now, out = 0, []
-        for i, (gap, adapter, prompt, output) in enumerate(self.rows):
-            now += gap
-            rank = RANKS[adapter % len(RANKS)] if adapter else 0
-            out.append(Request(i, now * TICK_S, adapter, rank, prompt, output))
-        return out
+        return requests_of_rows(self.rows, lambda adapter: RANKS[adapter % len(RANKS)] if adapter else 0)
 
     def queue(self) -> SloraQueue:
         makers: dict[str, Callable[[], SloraQueue]] = {

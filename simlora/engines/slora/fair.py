@@ -10,15 +10,14 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from simlora.engines.base import NEVER_S
 from simlora.engines.request import Request
 from simlora.engines.slora.admission import Admission
-from simlora.engines.slora.queues import Running
+from simlora.engines.slora.queues import PatientQueue, Running
 
 INPUT_PRICE, OUTPUT_PRICE = 1, 2
 
 
-class FairQueue:
+class FairQueue(PatientQueue):
     """A queue per adapter. Equal counters: the adapter that was seen first."""
 
     def __init__(self) -> None:
@@ -99,16 +98,6 @@ class FairQueue:
             self._served[user] += OUTPUT_PRICE * steps * requests
         if running.base_requests:
             self._served[0] += OUTPUT_PRICE * steps * running.base_requests
-
-    def looked(self, scans: int, length: int) -> None:
-        return
-
-    def take_given_up(self) -> list[Request]:
-        return []
-
-    @property
-    def give_up_s(self) -> float:
-        return NEVER_S
 
     def _next_user(self) -> int | None:
         waiting = (user for user, queue in self._queues.items() if queue)

@@ -76,7 +76,21 @@ def window(queue: SloraQueue, most_tokens: int) -> list[Request]:
     return out
 
 
-class FcfsQueue:
+class PatientQueue:
+    """Gives nobody up, and does not count its scans."""
+
+    def looked(self, scans: int, length: int) -> None:
+        return
+
+    def take_given_up(self) -> list[Request]:
+        return []
+
+    @property
+    def give_up_s(self) -> float:
+        return NEVER_S
+
+
+class FcfsQueue(PatientQueue):
     """First come, first served."""
 
     def __init__(self) -> None:
@@ -109,16 +123,6 @@ class FcfsQueue:
 
     def decoded(self, running: Running, steps: int) -> None:
         return
-
-    def looked(self, scans: int, length: int) -> None:
-        return
-
-    def take_given_up(self) -> list[Request]:
-        return []
-
-    @property
-    def give_up_s(self) -> float:
-        return NEVER_S
 
 
 class ClusterQueue(FcfsQueue):
