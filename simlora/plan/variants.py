@@ -40,7 +40,7 @@ def variant(scenario: Scenario, kind: str) -> Scenario:
         raw["engine"] = _carried(scenario, kind)
     if kind != DEDICATED and scenario.cluster.topology == DEDICATED:
         raw.pop("cluster")
-    if raw.get("adapters", {}).get("preload") and kind != "vllm":
+    if raw.get("adapters", {}).get("preload") and kind == "slora":  # it does so by itself
         raw["adapters"] = {key: value for key, value in raw["adapters"].items() if key != "preload"}
     return scenario_from_dict(raw, f"{scenario.source} ({kind})", scenario.folder)
 

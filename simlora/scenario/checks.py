@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.arrivals import FlashCrowdArrivals, peak_rate_rps
 from simlora.scenario.base import WrongValueError
-from simlora.scenario.cluster import ClusterConfig
+from simlora.scenario.cluster import ClusterConfig, RouterConfig
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -51,6 +51,10 @@ def _check_router(scenario: Scenario) -> None:
     if router.kind == "punica" and kind != "punica":
         allowed = f"only with engine.kind: punica; {kind} cannot hand over its requests"
         raise WrongValueError("cluster.router.kind", router.kind, allowed)
+    for key in ("scrape_s", "delay_s") if router.kind == "punica" else ():
+        if getattr(router, key) != getattr(RouterConfig(), key):
+            allowed = "left out with cluster.router.kind: punica, which always sees current states"
+            raise WrongValueError(f"cluster.router.{key}", getattr(router, key), allowed)
     if router.consolidate_s is not None and router.kind != "punica":
         allowed = f"must be null with cluster.router.kind: {router.kind}, which moves no requests"
         raise WrongValueError("cluster.router.consolidate_s", router.consolidate_s, allowed)

@@ -66,6 +66,7 @@ def initial_adapters(scenario: Scenario) -> InitialAdapters:
         return InitialAdapters()
     order = [adapter for adapter in range(config.count, 0, -1) if adapter not in config.pinned]
     slots, host = (places - len(config.pinned) for places in (engine.max_loras, engine.max_cpu_loras))
+    slots = slots if engine.registered_on_gpu else 0
     return InitialAdapters(tuple(order[len(order) - min(slots, len(order)) :]), tuple(order[-host:]))
 
 

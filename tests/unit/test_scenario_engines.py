@@ -10,6 +10,7 @@ import pytest
 
 from simlora.errors import ConfigError
 from simlora.scenario import Scenario, scenario_from_dict
+from simlora.sim.build import initial_adapters
 
 KINDS = ("slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")
 SIZED_BY_MEMORY = {"slora": "max_total_token_num", "lorax": "max_batch_total_tokens", "sglang": "max_loaded_loras"}
@@ -262,3 +263,26 @@ def test_what_an_engine_cannot_do_is_refused_not_ignored(engine: dict[str, Any],
     with pytest.raises(ConfigError) as caught:
         scenario_from_dict({"model": "llama-2-7b", "adapters": {"ranks": {16: 1.0}}, "engine": engine})
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"engine": {"kind": "slora"}, "adapters": {"ranks": 16, "preload": True}}, "adapters.preload"),
+        ({"cluster": {"replicas": 2, "router": {"kind": "punica", "scrape_s": 1.0}}}, "cluster.router.scrape_s"),
+        ({"cluster": {"replicas": 2, "router": {"kind": "punica", "delay_s": 1.0}}}, "cluster.router.delay_s"),
+    ],
+)
+def test_what_has_no_effect_is_refused(sections: dict[str, Any], key: str) -> None:
+    given = {"model": "llama-2-7b", "engine": {"kind": "punica"}, "adapters": {"ranks": 16}, **sections}
+    with pytest.raises(ConfigError) as caught:
+        scenario_from_dict(given)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(("kind", "gpu"), [("vllm", 2), ("sglang", 3), ("lorax", 0), ("punica", 4), ("grouped", 4)])
+def test_registered_adapters_are_on_the_gpu_as_far_as_the_engine_brings_them_there(kind: str, gpu: int) -> None:
+    places = {"sglang": {"max_loras_per_batch": 3}, "lorax": {}}.get(kind, {"max_loras": 2 if kind == "vllm" else 8})
+    adapters = {"count": 4, "ranks": 16, "preload": True}
+    scenario = scenario_from_dict({"model": "llama-2-7b", "engine": {"kind": kind, **places}, "adapters": adapters})
+    assert len(initial_adapters(scenario).gpu) == gpu

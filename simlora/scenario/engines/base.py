@@ -40,6 +40,9 @@ class EngineBase(Config):
     kernels: KernelFamily = auto("LoRA kernels; null: the engine's own")
     adapter_loading: AdapterLoading = Field(default=AdapterLoading(), description="How adapters reach the GPU")
 
+    registered_on_gpu: ClassVar[bool] = True
+    """Registering adapters before the run (adapters.preload) brings the last ones to the GPU as well."""
+
     def with_common(
         self, scenario: Scenario, kernels: str, overlap: bool = False, pinned: bool = True, prefetch: bool = False
     ) -> Self:

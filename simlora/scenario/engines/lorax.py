@@ -45,6 +45,7 @@ class LoraxConfig(PublishedEngine):
 
     max_lora_rank: ClassVar[int] = 256
     async_scheduling: ClassVar[bool] = False
+    registered_on_gpu: ClassVar[bool] = False
     eviction: ClassVar[str] = "cycle"
     gpu_memory_utilization: ClassVar[float] = 1.0
     max_cpu_loras: ClassVar[int] = 1 << 20

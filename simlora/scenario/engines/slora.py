@@ -88,6 +88,9 @@ class SloraConfig(PublishedEngine):
 
     def check(self, scenario: Scenario) -> None:
         check_common(self, scenario)
+        if scenario.adapters.preload:
+            allowed = "must be false: S-LoRA reads all adapters into host memory at its start, and none onto the GPU"
+            raise WrongValueError("adapters.preload", True, allowed)
         check_prefill_limit(self, "batch_max_tokens")
         if self.artifact:
             self._check_artifact(scenario)
