@@ -162,8 +162,17 @@ class Replay:
             mapping = new_mapping
             loads = tuple(self.cache.touch(ids.items())) if self.cache and ids else ()
             plan = StepPlan(
-                tuple(prefills), len(decodes), context, tokens, len(chunks), len(ids), lora_tokens,
-                max(ids.values(), default=0), changed, loads, 1,
+                tuple(prefills),
+                len(decodes),
+                context,
+                tokens,
+                len(chunks),
+                len(ids),
+                lora_tokens,
+                max(ids.values(), default=0),
+                changed,
+                loads,
+                1,
             )
             timing = self.latency.price(plan)
             host_end, end = advance(timing, now, flight_end)

@@ -1,4 +1,5 @@
 """Multi-LoRA kernels in Triton: y += scaling * (x A^T) B^T with another adapter for every token."""
+
 from __future__ import annotations
 
 from importlib.util import find_spec
@@ -23,10 +24,36 @@ from .shard import shard_column, shard_row
 from .tiles import Tile
 
 __all__ = [
-    "GroupShape", "GroupWeights", "LayoutError", "PagePlan", "ProblemList", "Segments", "Tile", "apply_lora", "bgmv",
-    "build_segments", "from_tensors", "grouped_gemm", "mbgmm", "mbgmv", "pack_adapter", "padded", "padded_bmm",
+    "GroupShape",
+    "GroupWeights",
+    "LayoutError",
+    "PagePlan",
+    "ProblemList",
+    "Segments",
+    "Tile",
+    "apply_lora",
+    "bgmv",
+    "build_segments",
+    "from_tensors",
+    "grouped_gemm",
+    "mbgmm",
+    "mbgmv",
+    "pack_adapter",
+    "padded",
+    "padded_bmm",
     "paged_group",
-    "problem_list", "reference_expand", "reference_grouped_gemm", "reference_lora", "reference_shrink", "rows_for",
-    "sgmv_expand", "sgmv_shrink", "shard_column", "shard_row", "step_segments", "summed_partials", "tile_bound",
+    "problem_list",
+    "reference_expand",
+    "reference_grouped_gemm",
+    "reference_lora",
+    "reference_shrink",
+    "rows_for",
+    "sgmv_expand",
+    "sgmv_shrink",
+    "shard_column",
+    "shard_row",
+    "step_segments",
+    "summed_partials",
+    "tile_bound",
     "to_device",
 ]

@@ -1,4 +1,5 @@
 """Where a row of an adapter's matrix lies: through a pointer array or through a page table."""
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -7,8 +8,21 @@ import triton.language as tl
 
 
 @triton.jit
-def row_starts(table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim,
-               PAGE: tl.constexpr, ALIGNED: tl.constexpr):
+def row_starts(
+    table,
+    pool,
+    units,
+    adapter,
+    rank,
+    part,
+    row,
+    column,
+    mask,
+    table_stride,
+    dim,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """start[i] = &W[row[i], column] for the rank-major matrix W [rank, dim] of slice `part[i]` of one adapter.
 
     PAGE == 0: table is int64 [slices, slots] of addresses. Otherwise table is int32 [slots, pages], pool the page pool,
@@ -42,9 +56,23 @@ def matrix_base(table, adapter, part, table_stride, PAGE: tl.constexpr):
 
 
 @triton.jit
-def block_pointers(base, table, pool, units, adapter, rank, part, row, column, mask, table_stride, dim,
-                   BLOCK: tl.constexpr,
-                   PAGE: tl.constexpr, ALIGNED: tl.constexpr):
+def block_pointers(
+    base,
+    table,
+    pool,
+    units,
+    adapter,
+    rank,
+    part,
+    row,
+    column,
+    mask,
+    table_stride,
+    dim,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """&W[row[i], column + c] for c < BLOCK and one slice `part`; base from matrix_base."""
     offsets = tl.arange(0, BLOCK)
     if PAGE == 0:
@@ -53,9 +81,9 @@ def block_pointers(base, table, pool, units, adapter, rank, part, row, column, m
             start = tl.multiple_of(start, 16)
         pointers = start + (row[:, None] * dim + (column + offsets)[None, :])
     else:
-        starts = row_starts(table, pool, units, adapter, rank, part + row * 0, row, column, mask, table_stride, dim,
-                            PAGE,
-                            ALIGNED)
+        starts = row_starts(
+            table, pool, units, adapter, rank, part + row * 0, row, column, mask, table_stride, dim, PAGE, ALIGNED
+        )
         pointers = starts[:, None] + offsets[None, :]
     return pointers
 

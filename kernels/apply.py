@@ -1,4 +1,5 @@
 """The whole LoRA path of one projection group."""
+
 from __future__ import annotations
 
 import torch
@@ -32,9 +33,14 @@ def step_segments(token_adapter: torch.Tensor, slots: int, rank_pad: int = 16) -
     return build_segments(token_adapter, slots, rows_for(int(token_adapter.shape[0]), slots, rank_pad, gpu))
 
 
-def apply_lora(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor,
-               h: torch.Tensor | None = None,
-               pdl: bool | None = None) -> torch.Tensor:
+def apply_lora(
+    x: torch.Tensor,
+    weights: GroupWeights,
+    segments: Segments,
+    y: torch.Tensor,
+    h: torch.Tensor | None = None,
+    pdl: bool | None = None,
+) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     Two launches for all slices of the group. Kernels follow the segments' tile height (up to 16 rows: decode, above:

@@ -1,4 +1,5 @@
 """BGMV: one row of work for each token, whatever adapters the tokens share."""
+
 from __future__ import annotations
 
 import torch
@@ -10,8 +11,15 @@ from .segments import Segments
 from .tiles import Tile
 
 
-def bgmv(x: torch.Tensor, weights: GroupWeights, rows: Segments, y: torch.Tensor, shrink: Tile | None = None,
-         expand: Tile | None = None, pdl: bool | None = None) -> torch.Tensor:
+def bgmv(
+    x: torch.Tensor,
+    weights: GroupWeights,
+    rows: Segments,
+    y: torch.Tensor,
+    shrink: Tile | None = None,
+    expand: Tile | None = None,
+    pdl: bool | None = None,
+) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     Every token reads its adapter's weights for itself, so weight traffic grows with tokens, not with distinct

@@ -1,4 +1,5 @@
 """Layout checks shared by the public kernels."""
+
 from __future__ import annotations
 
 import torch
@@ -11,8 +12,10 @@ from .segments import Segments
 def check_input(x: torch.Tensor, weights: GroupWeights, segments: Segments) -> None:
     """x: [tokens, in_features], unit column stride, the weights' dtype and device."""
     require(x.dim() == 2, f"x: {x.dim()} dimensions, 2 needed")
-    require(tuple(x.shape) == (segments.tokens, weights.in_features),
-            f"x: shape {tuple(x.shape)}, ({segments.tokens}, {weights.in_features}) needed")
+    require(
+        tuple(x.shape) == (segments.tokens, weights.in_features),
+        f"x: shape {tuple(x.shape)}, ({segments.tokens}, {weights.in_features}) needed",
+    )
     _check_rows(x, "x", weights)
     require(segments.slots == weights.slots, f"segments: {segments.slots} slots, the weights have {weights.slots}")
     require(segments.tiles.device == x.device, f"segments: on {segments.tiles.device}, x is on {x.device}")
@@ -22,8 +25,9 @@ def check_output(y: torch.Tensor, weights: GroupWeights, segments: Segments) -> 
     """y: [tokens, sum of out_features], unit column stride, the weights' dtype and device."""
     require(y.dim() == 2, f"y: {y.dim()} dimensions, 2 needed")
     width = sum(weights.out_features)
-    require(tuple(y.shape) == (segments.tokens, width),
-            f"y: shape {tuple(y.shape)}, ({segments.tokens}, {width}) needed")
+    require(
+        tuple(y.shape) == (segments.tokens, width), f"y: shape {tuple(y.shape)}, ({segments.tokens}, {width}) needed"
+    )
     _check_rows(y, "y", weights)
 
 
@@ -31,8 +35,10 @@ def check_partials(h: torch.Tensor, weights: GroupWeights, segments: Segments) -
     """h: float32 [splits, tokens, slices * rank_pad], contiguous."""
     require(h.dtype == torch.float32, f"h: dtype {h.dtype}, float32 needed")
     width = weights.slices * weights.rank_pad
-    require(h.dim() == 3 and tuple(h.shape[1:]) == (segments.tokens, width),
-            f"h: shape {tuple(h.shape)}, (splits, {segments.tokens}, {width}) needed")
+    require(
+        h.dim() == 3 and tuple(h.shape[1:]) == (segments.tokens, width),
+        f"h: shape {tuple(h.shape)}, (splits, {segments.tokens}, {width}) needed",
+    )
     require(h.is_contiguous(), "h: must be contiguous")
     require(h.device == weights.pool.device, f"h: device {h.device}, {weights.pool.device} needed")
 

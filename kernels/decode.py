@@ -1,4 +1,5 @@
 """Launches of the decode kernels: the one-row kernels for tiles of one row, the panel kernels for others."""
+
 from __future__ import annotations
 
 import torch
@@ -38,9 +39,11 @@ def shrink_block(weights: GroupWeights, tile: Tile) -> int:
     if weights.page_elements:
         block = min(block, weights.block_limit)
     parts = cdiv(weights.in_features, block)
-    require(parts <= MAX_SPLITS,
-            f"in_features: {weights.in_features} allows page-aligned tiles of {block} columns, {parts} "
-                                 f"parts; at most {MAX_SPLITS} allowed")
+    require(
+        parts <= MAX_SPLITS,
+        f"in_features: {weights.in_features} allows page-aligned tiles of {block} columns, {parts} "
+        f"parts; at most {MAX_SPLITS} allowed",
+    )
     return block
 
 
@@ -50,8 +53,9 @@ def decode_splits(weights: GroupWeights, segments: Segments, tile: Tile | None =
     return panel.splits(weights, tile) if segments.rows > 1 else cdiv(weights.in_features, shrink_block(weights, tile))
 
 
-def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor, tile: Tile,
-                  pdl: bool | None = None) -> None:
+def launch_shrink(
+    x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor, tile: Tile, pdl: bool | None = None
+) -> None:
     """Write the partial sums h [splits, tokens, slices * rank_pad] of every tile."""
     if segments.bound == 0:
         return
@@ -64,15 +68,34 @@ def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h:
     block = shrink_block(weights, tile)
     grid = (segments.bound * splits * (weights.slices * weights.rank_pad // 16),)
     shrink_rows[grid](
-        x, segments.order, segments.tiles, weights.ranks, weights.a_table, weights.pool, weights.a_units, h,
-        x.stride(0), h.stride(1), h.stride(0), weights.a_table.stride(0), weights.in_features, splits,
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, BK=block, PAGE=weights.page_elements,
-        ALIGNED=weights.aligned, EVEN=weights.in_features % block == 0, PDL=early,
-        **options(tile.num_warps, tile.num_stages, early, tile.maxnreg))
+        x,
+        segments.order,
+        segments.tiles,
+        weights.ranks,
+        weights.a_table,
+        weights.pool,
+        weights.a_units,
+        h,
+        x.stride(0),
+        h.stride(1),
+        h.stride(0),
+        weights.a_table.stride(0),
+        weights.in_features,
+        splits,
+        SLICES=weights.slices,
+        RANK_PAD=weights.rank_pad,
+        BK=block,
+        PAGE=weights.page_elements,
+        ALIGNED=weights.aligned,
+        EVEN=weights.in_features % block == 0,
+        PDL=early,
+        **options(tile.num_warps, tile.num_stages, early, tile.maxnreg),
+    )
 
 
-def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, tile: Tile,
-                  pdl: bool | None = None) -> None:
+def launch_expand(
+    h: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, tile: Tile, pdl: bool | None = None
+) -> None:
     """Add scaling * (sum of h's parts) B into y."""
     if segments.bound == 0:
         return
@@ -83,10 +106,28 @@ def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y:
     block = output_block(weights, tile.block)
     grid = (segments.bound * sum(cdiv(w, block) for w in weights.out_features),)
     expand_rows[grid](
-        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool,
-        weights.b_units, y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0),
-        *padded_widths(weights.out_features), h.shape[0],
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), BN=block,
-        PAGE=weights.page_elements, ALIGNED=weights.aligned,
-        EVEN=all(w % block == 0 for w in weights.out_features), PDL=early,
-        **options(tile.num_warps, 1, early, tile.maxnreg))
+        y,
+        h,
+        segments.order,
+        segments.tiles,
+        weights.ranks,
+        weights.scaling,
+        weights.b_table,
+        weights.pool,
+        weights.b_units,
+        y.stride(0),
+        h.stride(1),
+        h.stride(0),
+        weights.b_table.stride(0),
+        *padded_widths(weights.out_features),
+        h.shape[0],
+        SLICES=weights.slices,
+        RANK_PAD=weights.rank_pad,
+        SPLITS_PAD=power_of_two(h.shape[0]),
+        BN=block,
+        PAGE=weights.page_elements,
+        ALIGNED=weights.aligned,
+        EVEN=all(w % block == 0 for w in weights.out_features),
+        PDL=early,
+        **options(tile.num_warps, 1, early, tile.maxnreg),
+    )

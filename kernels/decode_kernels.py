@@ -3,6 +3,7 @@
 Tables and weights are read before a program waits for the kernel launched before it; what that kernel wrote, only
 after.
 """
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -14,10 +15,29 @@ from .addressing import block_pointers, blocks_of_slices, matrix_base, slice_of_
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim,
-                splits,
-                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, BK: tl.constexpr, PAGE: tl.constexpr,
-                ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr):
+def shrink_rows(
+    x,
+    order,
+    tiles,
+    ranks,
+    table,
+    pool,
+    units,
+    h,
+    x_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    dim,
+    splits,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    BK: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], for j < rank of p's
     adapter.
 
@@ -48,8 +68,13 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
         keep = live[:, None]
         if not EVEN:
             keep = keep & (c < dim)[None, :]
-        a = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, live, table_stride, dim,
-                                   BK, PAGE, ALIGNED), mask=keep, other=0.0)
+        a = tl.load(
+            block_pointers(
+                base, table, pool, units, adapter, rank, part, j, column, live, table_stride, dim, BK, PAGE, ALIGNED
+            ),
+            mask=keep,
+            other=0.0,
+        )
         if PDL:
             gdc_wait()
         if EVEN:
@@ -63,10 +88,33 @@ def shrink_rows(x, order, tiles, ranks, table, pool, units, h, x_stride, h_strid
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride,
-                table_stride, width0, width1, width2, splits,
-                SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, BN: tl.constexpr,
-                PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr):
+def expand_rows(
+    y,
+    h,
+    order,
+    tiles,
+    ranks,
+    scaling,
+    table,
+    pool,
+    units,
+    y_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    width0,
+    width1,
+    width2,
+    splits,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+    BN: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j].
 
     One program for each (row tile, BN outputs of one slice): vector products, 16 rank rows at a time, the next rows'
@@ -92,8 +140,27 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
         keep = (j < rank)[:, None]
         if not EVEN:
             keep = keep & (n < width)[None, :]
-        b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, j, column, j < rank,
-                                   table_stride, width, BN, PAGE, ALIGNED), mask=keep, other=0.0)
+        b = tl.load(
+            block_pointers(
+                base,
+                table,
+                pool,
+                units,
+                adapter,
+                rank,
+                part,
+                j,
+                column,
+                j < rank,
+                table_stride,
+                width,
+                BN,
+                PAGE,
+                ALIGNED,
+            ),
+            mask=keep,
+            other=0.0,
+        )
         if PDL:
             gdc_wait()
         target = y + token * y_stride + y_first + n
@@ -110,16 +177,36 @@ def expand_rows(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride
             acc += tl.sum(b.to(tl.float32) * weight[:, None], axis=0)
         else:
             for j0 in range(0, rank, 16):
-                parts = tl.load(parts_row + (j0 + j)[None, :], mask=(k < splits)[:, None], other=0.0,
-                                cache_modifier=".cg")
+                parts = tl.load(
+                    parts_row + (j0 + j)[None, :], mask=(k < splits)[:, None], other=0.0, cache_modifier=".cg"
+                )
                 weight = tl.where(j0 + j < rank, tl.sum(parts, axis=0), 0.0) * scale
                 acc += tl.sum(b.to(tl.float32) * weight[:, None], axis=0)
                 after = j0 + 16 + j
                 keep = (after < rank)[:, None]
                 if not EVEN:
                     keep = keep & (n < width)[None, :]
-                b = tl.load(block_pointers(base, table, pool, units, adapter, rank, part, after, column,
-                                           after < rank, table_stride, width, BN, PAGE, ALIGNED), mask=keep, other=0.0)
+                b = tl.load(
+                    block_pointers(
+                        base,
+                        table,
+                        pool,
+                        units,
+                        adapter,
+                        rank,
+                        part,
+                        after,
+                        column,
+                        after < rank,
+                        table_stride,
+                        width,
+                        BN,
+                        PAGE,
+                        ALIGNED,
+                    ),
+                    mask=keep,
+                    other=0.0,
+                )
         if EVEN:
             tl.store(target, acc.to(y.dtype.element_ty))
         else:

@@ -1,4 +1,5 @@
 """The error every kernel raises for a layout it refuses."""
+
 from __future__ import annotations
 
 

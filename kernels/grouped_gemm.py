@@ -1,4 +1,5 @@
 """Grouped GEMM: a ragged list of matrix products in one launch."""
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -14,8 +15,19 @@ from .launch import INTERPRET, device_index, multiprocessors, options
 
 
 @triton.jit
-def grouped_products(problems, work, like, total, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, ALIGNED: tl.constexpr, UPCAST: tl.constexpr):
+def grouped_products(
+    problems,
+    work,
+    like,
+    total,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    ADD: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """A persistent program takes every num_programs-th (problem, row tile, column tile) of the work list."""
     element = like.dtype.element_ty
     for item in range(tl.program_id(0), total, tl.num_programs(0)):
@@ -42,8 +54,9 @@ def grouped_products(problems, work, like, total, ROWS: tl.constexpr, BN: tl.con
         acc = tl.zeros((ROWS, BN), dtype=tl.float32)
         for k0 in range(0, inner, BK):
             k = k0 + tl.arange(0, BK)
-            xt = tl.load(x + m[:, None] * x_stride + k[None, :], mask=(m < rows)[:, None] & (k < inner)[None, :],
-                         other=0.0)
+            xt = tl.load(
+                x + m[:, None] * x_stride + k[None, :], mask=(m < rows)[:, None] & (k < inner)[None, :], other=0.0
+            )
             if TRANSPOSED:
                 held = (n < columns)[:, None] & (k < inner)[None, :]
                 wt = tl.trans(tl.load(w + n[:, None] * inner + k[None, :], mask=held, other=0.0))
@@ -79,9 +92,14 @@ class ProblemList:
     owners: tuple[torch.Tensor, ...] = field(repr=False)
 
 
-def problem_list(x: Sequence[torch.Tensor], w: Sequence[torch.Tensor], out: Sequence[torch.Tensor],
-                 transposed: bool = True,
-                 rows: int = 16, block: int = 64) -> ProblemList:
+def problem_list(
+    x: Sequence[torch.Tensor],
+    w: Sequence[torch.Tensor],
+    out: Sequence[torch.Tensor],
+    transposed: bool = True,
+    rows: int = 16,
+    block: int = 64,
+) -> ProblemList:
     """Check and list the products out[i] = x[i] w[i]^T (transposed) or x[i] w[i], ragged in all three dimensions.
 
     x[i]: [m, k]; w[i]: contiguous [n, k] when transposed, else [k, n]; out[i]: [m, n]. One dtype, one device; m may be
@@ -93,22 +111,44 @@ def problem_list(x: Sequence[torch.Tensor], w: Sequence[torch.Tensor], out: Sequ
         inner, columns = (right.shape[1], right.shape[0]) if transposed else (right.shape[0], right.shape[1])
         require(left.dim() == right.dim() == result.dim() == 2, f"problem {i}: matrices needed")
         require(left.shape[1] == inner, f"problem {i}: x has {left.shape[1]} columns, w needs {inner}")
-        require(tuple(result.shape) == (left.shape[0], columns), f"problem {i}: out is {tuple(result.shape)}, "
-                                                                f"({left.shape[0]}, {columns}) needed")
-        require(all(t.dtype == like.dtype for t in (left, right, result)),
-                f"problem {i}: one dtype for x, w and out needed")
+        require(
+            tuple(result.shape) == (left.shape[0], columns),
+            f"problem {i}: out is {tuple(result.shape)}, ({left.shape[0]}, {columns}) needed",
+        )
+        require(
+            all(t.dtype == like.dtype for t in (left, right, result)), f"problem {i}: one dtype for x, w and out needed"
+        )
         require(all(t.device == like.device for t in (left, right, result)), f"problem {i}: one device needed")
         require(right.is_contiguous(), f"problem {i}: w must be contiguous")
-        require(all(t.stride(1) == 1 or t.shape[1] == 1 for t in (left, result)),
-                f"problem {i}: columns must be contiguous")
-        table.append([left.data_ptr(), right.data_ptr(), result.data_ptr(), left.shape[0], columns, inner,
-                      left.stride(0), result.stride(0)])
+        require(
+            all(t.stride(1) == 1 or t.shape[1] == 1 for t in (left, result)), f"problem {i}: columns must be contiguous"
+        )
+        table.append(
+            [
+                left.data_ptr(),
+                right.data_ptr(),
+                result.data_ptr(),
+                left.shape[0],
+                columns,
+                inner,
+                left.stride(0),
+                result.stride(0),
+            ]
+        )
         work += [[i, m, n] for m in range(0, left.shape[0], rows) for n in range(0, columns, block)]
-    aligned = all(row[c] % 16 == 0 for row in table for c in range(3)) and all(v % 8 == 0 for row in table
-                                                                               for v in row[4:])
-    return ProblemList(torch.tensor(table, dtype=torch.int64, device=like.device),
-                       torch.tensor(work, dtype=torch.int32, device=like.device).view(-1, 3), like, transposed, aligned,
-                       rows, block, (*x, *w, *out))
+    aligned = all(row[c] % 16 == 0 for row in table for c in range(3)) and all(
+        v % 8 == 0 for row in table for v in row[4:]
+    )
+    return ProblemList(
+        torch.tensor(table, dtype=torch.int64, device=like.device),
+        torch.tensor(work, dtype=torch.int32, device=like.device).view(-1, 3),
+        like,
+        transposed,
+        aligned,
+        rows,
+        block,
+        (*x, *w, *out),
+    )
 
 
 def grouped_gemm(problems: ProblemList, add: bool = False) -> None:
@@ -127,14 +167,24 @@ def grouped_gemm(problems: ProblemList, add: bool = False) -> None:
     if total == 0:
         return
     grid = (min(total, multiprocessors(device_index(problems.like)) * 8),)
-    grouped_products[grid](problems.problems, problems.work, problems.like, total, ROWS=problems.rows,
-                           BN=problems.block,
-                           BK=32 if INTERPRET else 128, TRANSPOSED=problems.transposed, ADD=add,
-                           ALIGNED=problems.aligned,
-                           UPCAST=INTERPRET, **options(4, 3, False))
+    grouped_products[grid](
+        problems.problems,
+        problems.work,
+        problems.like,
+        total,
+        ROWS=problems.rows,
+        BN=problems.block,
+        BK=32 if INTERPRET else 128,
+        TRANSPOSED=problems.transposed,
+        ADD=add,
+        ALIGNED=problems.aligned,
+        UPCAST=INTERPRET,
+        **options(4, 3, False),
+    )
 
 
-def reference_grouped_gemm(problems: Sequence[tuple[torch.Tensor, torch.Tensor]],
-                           transposed: bool = True) -> list[torch.Tensor]:
+def reference_grouped_gemm(
+    problems: Sequence[tuple[torch.Tensor, torch.Tensor]], transposed: bool = True
+) -> list[torch.Tensor]:
     """x_i w_i^T (or x_i w_i) in float32 for every (x_i, w_i)."""
     return [x.float() @ (w.float().t() if transposed else w.float()) for x, w in problems]

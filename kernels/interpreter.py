@@ -1,4 +1,5 @@
 """A repair of Triton's interpreter, used only where it runs the kernels."""
+
 from __future__ import annotations
 
 import triton.runtime.interpreter as interpreter

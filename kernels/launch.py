@@ -1,4 +1,5 @@
 """How kernels are launched: interpreter, programmatic dependent launch, multiprocessor count."""
+
 from __future__ import annotations
 
 from functools import cache

@@ -3,6 +3,7 @@
 Both matrices are stored rank-major: A as [rank, in_features], B transposed as [rank, out_features]. Row j of both then
 belongs to rank component j, an adapter of rank r holds r rows of each, and no storage or traffic is padded.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -101,15 +102,20 @@ def padded_widths(out_features: Sequence[int]) -> tuple[int, int, int]:
 
 def check_group(out_features: Sequence[int], ranks: Sequence[int], dtype: torch.dtype) -> None:
     """Refuse groups the kernels cannot take."""
-    require(1 <= len(out_features) <= MAX_SLICES,
-            f"out_features: {len(out_features)} slices, 1 to {MAX_SLICES} allowed")
+    require(
+        1 <= len(out_features) <= MAX_SLICES, f"out_features: {len(out_features)} slices, 1 to {MAX_SLICES} allowed"
+    )
     require(dtype in DTYPES, f"weights: dtype {dtype}, bfloat16 or float16 allowed")
     for slot, rank in enumerate(ranks):
         require(0 <= rank <= MAX_RANK, f"ranks[{slot}]: {rank}, 0 to {MAX_RANK} allowed")
 
 
-def from_tensors(a: Sequence[Sequence[torch.Tensor]], b: Sequence[Sequence[torch.Tensor]],
-                 scaling: Sequence[float] | torch.Tensor, ranks: Sequence[int] | None = None) -> GroupWeights:
+def from_tensors(
+    a: Sequence[Sequence[torch.Tensor]],
+    b: Sequence[Sequence[torch.Tensor]],
+    scaling: Sequence[float] | torch.Tensor,
+    ranks: Sequence[int] | None = None,
+) -> GroupWeights:
     """Pointer-array weights over existing tensors, which are not copied.
 
     a[slice][slot]: [rows, in_features]; b[slice][slot]: [rows, out_features of the slice] (B transposed: rank-major).
@@ -132,13 +138,20 @@ def from_tensors(a: Sequence[Sequence[torch.Tensor]], b: Sequence[Sequence[torch
     aligned = all(t.data_ptr() % 16 == 0 for t in every) and all(w % 8 == 0 for w in (*out_features, first.shape[-1]))
     device = first.device
     return GroupWeights(
-        in_features=int(first.shape[-1]), out_features=out_features, host_ranks=tuple(own),
-        ranks=torch.tensor(own, dtype=torch.int32, device=device), scaling=_scaling(scaling, len(own), device),
-        a_table=_addresses(a, device), b_table=_addresses(b, device), pool=first,
+        in_features=int(first.shape[-1]),
+        out_features=out_features,
+        host_ranks=tuple(own),
+        ranks=torch.tensor(own, dtype=torch.int32, device=device),
+        scaling=_scaling(scaling, len(own), device),
+        a_table=_addresses(a, device),
+        b_table=_addresses(b, device),
+        pool=first,
         a_units=torch.zeros(len(a), dtype=torch.int64, device=device),
-        b_units=torch.zeros(len(a), dtype=torch.int64, device=device), aligned=aligned,
+        b_units=torch.zeros(len(a), dtype=torch.int64, device=device),
+        aligned=aligned,
         stored_rank=min(int(t.shape[0]) for t in every),
-        owners=tuple((a[part][slot], b[part][slot]) for part in range(len(a)) for slot in range(len(own))))
+        owners=tuple((a[part][slot], b[part][slot]) for part in range(len(a)) for slot in range(len(own))),
+    )
 
 
 def _check_matrix(matrix: torch.Tensor, name: str, rank: int, width: int, like: torch.Tensor) -> None:

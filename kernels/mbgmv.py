@@ -1,4 +1,5 @@
 """MBGMV: decode with adapters of different ranks, each computed at its own."""
+
 from __future__ import annotations
 
 import torch
@@ -12,8 +13,16 @@ from .sgmv import DECODE_ROWS, partials
 from .tiles import Tile
 
 
-def mbgmv(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, h: torch.Tensor | None = None,
-          shrink: Tile | None = None, expand: Tile | None = None, pdl: bool | None = None) -> torch.Tensor:
+def mbgmv(
+    x: torch.Tensor,
+    weights: GroupWeights,
+    segments: Segments,
+    y: torch.Tensor,
+    h: torch.Tensor | None = None,
+    shrink: Tile | None = None,
+    expand: Tile | None = None,
+    pdl: bool | None = None,
+) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank(adapter(t)) of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     Two launches for all slices. Every adapter is read and multiplied at its own rank (1 to 256): no padding in memory

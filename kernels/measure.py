@@ -34,8 +34,9 @@ LLAMA_8B = (
 """Llama-3.1-8B: hidden 4096, intermediate 14336, 8 key/value heads of 128."""
 
 
-def graph_time(run: Callable[[], object], replays: int = 20, warmups: int = 2,
-               patience_s: float = float("inf"), eager: int = 2) -> float:
+def graph_time(
+    run: Callable[[], object], replays: int = 20, warmups: int = 2, patience_s: float = float("inf"), eager: int = 2
+) -> float:
     """Median seconds of one replay of `run` captured in a CUDA graph after `eager` plain runs; 5 replays where
     `replays` would outlast patience_s."""
     side = torch.cuda.Stream()
@@ -96,8 +97,13 @@ def token_mapping(tokens: int, distinct: int) -> torch.Tensor:
     return (torch.arange(tokens) % distinct)[torch.randperm(tokens, generator=generator)].to(torch.int32)
 
 
-def layer_weights(groups: Sequence[Group], ranks: Sequence[int], layers: int = LAYERS, device: str = "cuda",
-                  dtype: torch.dtype = torch.bfloat16) -> list[list[GroupWeights]]:
+def layer_weights(
+    groups: Sequence[Group],
+    ranks: Sequence[int],
+    layers: int = LAYERS,
+    device: str = "cuda",
+    dtype: torch.dtype = torch.bfloat16,
+) -> list[list[GroupWeights]]:
     """Random pointer-array weights of every layer and group, at the adapters' own ranks."""
     return [[_random_group(group, ranks, device, dtype) for group in groups] for _ in range(layers)]
 

@@ -1,4 +1,5 @@
 """The padded algorithm that vLLM ships, as a baseline: cost follows slots and the largest rank, not use."""
+
 from __future__ import annotations
 
 import torch
@@ -31,8 +32,9 @@ def padded(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.
     check_output(y, weights, segments)
     require(not weights.page_elements, "weights: paged, the padded algorithm takes a pointer array")
     rank = weights.max_rank
-    require(weights.stored_rank >= rank,
-            f"weights: {weights.stored_rank} rows stored in the smallest slot, {rank} needed")
+    require(
+        weights.stored_rank >= rank, f"weights: {weights.stored_rank} rows stored in the smallest slot, {rank} needed"
+    )
     if segments.tokens == 0 or rank == 0:
         return y
     few = segments.tokens < SPLIT_CHANGE_TOKENS
@@ -40,15 +42,51 @@ def padded(x: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.
     h = torch.zeros(weights.slices, segments.tokens, rank, dtype=torch.float32, device=x.device)
     grid = (splits * cdiv(segments.tokens, 32) * cdiv(rank, 16), weights.slices, weights.slots + 1)
     padded_shrink[grid](
-        x, segments.order, segments.starts, segments.counts, weights.a_table, weights.pool, h, x.stride(0), h.stride(0),
-        h.stride(1), weights.slots, segments.tokens, rank, weights.in_features,
-        SPLITS=splits, ROWS=32, BN=16, BK=block_k, UPCAST=INTERPRET, **options(4, 2, False))
+        x,
+        segments.order,
+        segments.starts,
+        segments.counts,
+        weights.a_table,
+        weights.pool,
+        h,
+        x.stride(0),
+        h.stride(0),
+        h.stride(1),
+        weights.slots,
+        segments.tokens,
+        rank,
+        weights.in_features,
+        SPLITS=splits,
+        ROWS=32,
+        BN=16,
+        BK=block_k,
+        UPCAST=INTERPRET,
+        **options(4, 2, False),
+    )
     widest = max(weights.out_features)
     block_n = min(64 if weights.slices > 1 else 128, max(16, power_of_two(widest)))
     grid = (cdiv(segments.tokens, 64) * cdiv(widest, block_n), weights.slices, weights.slots + 1)
     padded_expand[grid](
-        y, h, segments.order, segments.starts, segments.counts, weights.scaling, weights.b_table, weights.pool,
+        y,
+        h,
+        segments.order,
+        segments.starts,
+        segments.counts,
+        weights.scaling,
+        weights.b_table,
+        weights.pool,
         y.stride(0),
-        h.stride(0), h.stride(1), weights.slots, segments.tokens, rank, *padded_widths(weights.out_features), widest,
-        ROWS=64, BN=block_n, BK=32, UPCAST=INTERPRET, **options(4, 2, False))
+        h.stride(0),
+        h.stride(1),
+        weights.slots,
+        segments.tokens,
+        rank,
+        *padded_widths(weights.out_features),
+        widest,
+        ROWS=64,
+        BN=block_n,
+        BK=32,
+        UPCAST=INTERPRET,
+        **options(4, 2, False),
+    )
     return y

@@ -1,4 +1,5 @@
 """Gather every token's weights and multiply with torch.bmm: the baseline without custom kernels."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,8 +9,15 @@ import torch
 from .errors import require
 
 
-def padded_bmm(x: torch.Tensor, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], token_adapter: torch.Tensor,
-               scaling: torch.Tensor, rank: int, y: torch.Tensor) -> torch.Tensor:
+def padded_bmm(
+    x: torch.Tensor,
+    a: Sequence[torch.Tensor],
+    b: Sequence[torch.Tensor],
+    token_adapter: torch.Tensor,
+    scaling: torch.Tensor,
+    rank: int,
+    y: torch.Tensor,
+) -> torch.Tensor:
     """y[t, o_s + n] += scaling * sum over j < rank of (sum over c of x[t, c] * A_s[j, c]) * B_s[n, j].
 
     rank: the batch's largest; every token gathers and multiplies that many rows (storage beyond an adapter's own rank
@@ -30,6 +38,6 @@ def padded_bmm(x: torch.Tensor, a: Sequence[torch.Tensor], b: Sequence[torch.Ten
     for a_part, b_part in zip(a, b, strict=True):
         v = torch.bmm(a_part[slot, :rank], x.unsqueeze(2))
         delta = torch.bmm(v.transpose(1, 2), b_part[slot, :rank]).squeeze(1)
-        y[:, start:start + b_part.shape[2]] += weight[:, None] * delta
+        y[:, start : start + b_part.shape[2]] += weight[:, None] * delta
         start += b_part.shape[2]
     return y

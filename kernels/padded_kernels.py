@@ -1,4 +1,5 @@
 """Triton kernels of the padded algorithm: every slot on the grid, every rank the largest."""
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -7,9 +8,27 @@ import triton.language as tl
 
 
 @triton.jit
-def padded_shrink(x, order, starts, counts, table, like, h, x_stride, h_slice_stride, h_stride, slots, tokens, rank,
-                  dim,
-                  SPLITS: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr):
+def padded_shrink(
+    x,
+    order,
+    starts,
+    counts,
+    table,
+    like,
+    h,
+    x_stride,
+    h_slice_stride,
+    h_stride,
+    slots,
+    tokens,
+    rank,
+    dim,
+    SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """h[s, t, j] += x A_s^T by float32 atomics; grid (splits * row tiles of ALL tokens * rank tiles, slices, slots +
     1)."""
     slot = tl.program_id(2)
@@ -33,8 +52,11 @@ def padded_shrink(x, order, starts, counts, table, like, h, x_stride, h_slice_st
         for step in range(0, tl.cdiv(dim, BK * SPLITS)):
             c = k + step * BK * SPLITS
             xt = tl.load(x + token[:, None] * x_stride + c[None, :], mask=here[:, None] & (c < dim)[None, :], other=0.0)
-            a = tl.load(a_first + n[None, :].to(tl.int64) * dim + c[:, None],
-                        mask=(n < rank)[None, :] & (c < dim)[:, None], other=0.0)
+            a = tl.load(
+                a_first + n[None, :].to(tl.int64) * dim + c[:, None],
+                mask=(n < rank)[None, :] & (c < dim)[:, None],
+                other=0.0,
+            )
             if UPCAST:
                 acc += tl.dot(xt.to(tl.float32), a.to(tl.float32), input_precision="ieee")
             else:
@@ -44,10 +66,30 @@ def padded_shrink(x, order, starts, counts, table, like, h, x_stride, h_slice_st
 
 
 @triton.jit
-def padded_expand(y, h, order, starts, counts, scaling, table, like, y_stride, h_slice_stride, h_stride, slots, tokens,
-                  rank,
-                  width0, width1, width2, widest, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                  UPCAST: tl.constexpr):
+def padded_expand(
+    y,
+    h,
+    order,
+    starts,
+    counts,
+    scaling,
+    table,
+    like,
+    y_stride,
+    h_slice_stride,
+    h_stride,
+    slots,
+    tokens,
+    rank,
+    width0,
+    width1,
+    width2,
+    widest,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """y += scaling * h B_s; grid (row tiles of ALL tokens * tiles of the widest slice, slices, slots + 1)."""
     slot = tl.program_id(2)
     part = tl.program_id(1)
@@ -69,10 +111,16 @@ def padded_expand(y, h, order, starts, counts, scaling, table, like, y_stride, h
         acc = tl.zeros((ROWS, BN), dtype=tl.float32)
         for step in range(0, tl.cdiv(rank, BK)):
             j = step * BK + tl.arange(0, BK)
-            v = tl.load(h + part * h_slice_stride + token[:, None] * h_stride + j[None, :],
-                        mask=here[:, None] & (j < rank)[None, :], other=0.0)
-            b = tl.load(b_first + j[:, None].to(tl.int64) * width + n[None, :],
-                        mask=(j < rank)[:, None] & (n < width)[None, :], other=0.0)
+            v = tl.load(
+                h + part * h_slice_stride + token[:, None] * h_stride + j[None, :],
+                mask=here[:, None] & (j < rank)[None, :],
+                other=0.0,
+            )
+            b = tl.load(
+                b_first + j[:, None].to(tl.int64) * width + n[None, :],
+                mask=(j < rank)[:, None] & (n < width)[None, :],
+                other=0.0,
+            )
             if UPCAST:
                 acc += tl.dot(v, b.to(tl.float32), input_precision="ieee")
             else:

@@ -1,4 +1,5 @@
 """Paged adapter weights: one pool of fixed-size pages, a page table row for each adapter."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -70,8 +71,9 @@ class PagePlan:
         return -(-rank * self.width // self.page_elements)
 
 
-def pack_adapter(plan: PagePlan, a: Sequence[Sequence[torch.Tensor]],
-                 b: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+def pack_adapter(
+    plan: PagePlan, a: Sequence[Sequence[torch.Tensor]], b: Sequence[Sequence[torch.Tensor]]
+) -> torch.Tensor:
     """One adapter's linear space, zero-filled up to a whole page: [pages, page_elements].
 
     a[group][slice]: [rank, in]; b[group][slice]: [rank, out] (rank-major).
@@ -81,12 +83,18 @@ def pack_adapter(plan: PagePlan, a: Sequence[Sequence[torch.Tensor]],
     rank = int(a[0][0].shape[0])
     require(flat.numel() == rank * plan.width, f"adapter: {flat.numel()} elements, {rank * plan.width} needed")
     pages = torch.zeros(plan.pages(rank) * plan.page_elements, dtype=flat.dtype, device=flat.device)
-    pages[:flat.numel()] = flat
+    pages[: flat.numel()] = flat
     return pages.view(-1, plan.page_elements)
 
 
-def paged_group(plan: PagePlan, index: int, pool: torch.Tensor, page_table: torch.Tensor, ranks: Sequence[int],
-                scaling: Sequence[float] | torch.Tensor) -> GroupWeights:
+def paged_group(
+    plan: PagePlan,
+    index: int,
+    pool: torch.Tensor,
+    page_table: torch.Tensor,
+    ranks: Sequence[int],
+    scaling: Sequence[float] | torch.Tensor,
+) -> GroupWeights:
     """Weights of group `index` over a page pool.
 
     pool: [pages, page_elements]. page_table: int32 [slots, pages of the largest adapter]; entries beyond an adapter's
@@ -94,10 +102,14 @@ def paged_group(plan: PagePlan, index: int, pool: torch.Tensor, page_table: torc
     """
     group = plan.groups[index]
     check_group(group.out_features, ranks, pool.dtype)
-    require(pool.dim() == 2 and pool.shape[1] == plan.page_elements and pool.is_contiguous(),
-            f"pool: shape {tuple(pool.shape)}, contiguous [pages, {plan.page_elements}] needed")
-    require(page_table.dtype == torch.int32 and page_table.dim() == 2 and page_table.is_contiguous(),
-            "page_table: contiguous int32 [slots, pages] needed")
+    require(
+        pool.dim() == 2 and pool.shape[1] == plan.page_elements and pool.is_contiguous(),
+        f"pool: shape {tuple(pool.shape)}, contiguous [pages, {plan.page_elements}] needed",
+    )
+    require(
+        page_table.dtype == torch.int32 and page_table.dim() == 2 and page_table.is_contiguous(),
+        "page_table: contiguous int32 [slots, pages] needed",
+    )
     require(page_table.shape[0] == len(ranks), f"page_table: {page_table.shape[0]} rows for {len(ranks)} slots")
     need = plan.pages(max(ranks, default=0))
     require(page_table.shape[1] >= need, f"page_table: {page_table.shape[1]} pages a row, {need} needed")
@@ -107,7 +119,16 @@ def paged_group(plan: PagePlan, index: int, pool: torch.Tensor, page_table: torc
     require(tuple(scale.shape) == (len(ranks),), f"scaling: shape {tuple(scale.shape)}, ({len(ranks)},) needed")
     a_units, b_units = (torch.tensor(u, dtype=torch.int64, device=device) for u in plan.units(index))
     return GroupWeights(
-        in_features=group.in_features, out_features=group.out_features, host_ranks=tuple(int(r) for r in ranks),
-        ranks=torch.tensor(list(ranks), dtype=torch.int32, device=device), scaling=scale, a_table=page_table,
-        b_table=page_table, pool=pool, a_units=a_units, b_units=b_units, page_elements=plan.page_elements,
-        block_limit=plan.block_limit)
+        in_features=group.in_features,
+        out_features=group.out_features,
+        host_ranks=tuple(int(r) for r in ranks),
+        ranks=torch.tensor(list(ranks), dtype=torch.int32, device=device),
+        scaling=scale,
+        a_table=page_table,
+        b_table=page_table,
+        pool=pool,
+        a_units=a_units,
+        b_units=b_units,
+        page_elements=plan.page_elements,
+        block_limit=plan.block_limit,
+    )

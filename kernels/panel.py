@@ -1,4 +1,5 @@
 """Launches of the panel kernels (tiles of 8 or 16 rows)."""
+
 from __future__ import annotations
 
 import torch
@@ -40,33 +41,82 @@ def lanes(segments: Segments, tile: Tile, per_tile: int, device: int) -> int:
     return min(segments.bound, max(1, (tile.programs or PROGRAMS) * multiprocessors(device) // per_tile))
 
 
-def launch_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor, tile: Tile,
-                  pdl: bool) -> None:
+def launch_shrink(
+    x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor, tile: Tile, pdl: bool
+) -> None:
     """Write the partial sums h [splits, tokens, slices * rank_pad] of every tile."""
     block, parts, nr = columns(weights, tile), h.shape[0], min(tile.nr, weights.rank_pad)
     warps = min(tile.num_warps, block // 32)
     per_tile = parts * (weights.slices * weights.rank_pad // nr)
     turns = lanes(segments, tile, per_tile, device_index(x))
     shrink_panel[(turns * per_tile,)](
-        x, segments.order, segments.tiles, weights.ranks, weights.a_table, weights.pool, weights.a_units, h,
-        x.stride(0), h.stride(1), h.stride(0), weights.a_table.stride(0), weights.in_features, parts, turns,
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, ROWS=segments.rows, NR=nr, BK=block, WARPS=warps,
-        TURNS=turns < segments.bound, PAGE=weights.page_elements, ALIGNED=weights.aligned,
-        EVEN=weights.in_features % block == 0, PDL=pdl, UPCAST=INTERPRET, **options(warps, 1, pdl, tile.maxnreg))
+        x,
+        segments.order,
+        segments.tiles,
+        weights.ranks,
+        weights.a_table,
+        weights.pool,
+        weights.a_units,
+        h,
+        x.stride(0),
+        h.stride(1),
+        h.stride(0),
+        weights.a_table.stride(0),
+        weights.in_features,
+        parts,
+        turns,
+        SLICES=weights.slices,
+        RANK_PAD=weights.rank_pad,
+        ROWS=segments.rows,
+        NR=nr,
+        BK=block,
+        WARPS=warps,
+        TURNS=turns < segments.bound,
+        PAGE=weights.page_elements,
+        ALIGNED=weights.aligned,
+        EVEN=weights.in_features % block == 0,
+        PDL=pdl,
+        UPCAST=INTERPRET,
+        **options(warps, 1, pdl, tile.maxnreg),
+    )
 
 
-def launch_expand(h: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, tile: Tile,
-                  pdl: bool) -> None:
+def launch_expand(
+    h: torch.Tensor, weights: GroupWeights, segments: Segments, y: torch.Tensor, tile: Tile, pdl: bool
+) -> None:
     """Add scaling * (sum of h's parts) B into y."""
     block = outputs(weights, tile)
     warps = min(tile.num_warps, block // 64)
     per_tile = sum(cdiv(w, block) for w in weights.out_features)
     turns = lanes(segments, tile, per_tile, device_index(y))
     expand_panel[(turns * per_tile,)](
-        y, h, segments.order, segments.tiles, weights.ranks, weights.scaling, weights.b_table, weights.pool,
-        weights.b_units, y.stride(0), h.stride(1), h.stride(0), weights.b_table.stride(0),
-        *padded_widths(weights.out_features), h.shape[0], turns,
-        SLICES=weights.slices, RANK_PAD=weights.rank_pad, SPLITS_PAD=power_of_two(h.shape[0]), ROWS=segments.rows,
-        BN=block, WARPS=warps, TURNS=turns < segments.bound, PAGE=weights.page_elements, ALIGNED=weights.aligned,
-        EVEN=all(w % block == 0 for w in weights.out_features), PDL=pdl, UPCAST=INTERPRET,
-        **options(warps, 1, pdl, tile.maxnreg))
+        y,
+        h,
+        segments.order,
+        segments.tiles,
+        weights.ranks,
+        weights.scaling,
+        weights.b_table,
+        weights.pool,
+        weights.b_units,
+        y.stride(0),
+        h.stride(1),
+        h.stride(0),
+        weights.b_table.stride(0),
+        *padded_widths(weights.out_features),
+        h.shape[0],
+        turns,
+        SLICES=weights.slices,
+        RANK_PAD=weights.rank_pad,
+        SPLITS_PAD=power_of_two(h.shape[0]),
+        ROWS=segments.rows,
+        BN=block,
+        WARPS=warps,
+        TURNS=turns < segments.bound,
+        PAGE=weights.page_elements,
+        ALIGNED=weights.aligned,
+        EVEN=all(w % block == 0 for w in weights.out_features),
+        PDL=pdl,
+        UPCAST=INTERPRET,
+        **options(warps, 1, pdl, tile.maxnreg),
+    )

@@ -7,6 +7,7 @@ through shared memory between load and product, and every program keeps its whol
 waits for the kernel launched before it. A grid covers a bounded number of row tiles; where a mapping uses more
 (TURNS), a program takes every `lanes`-th one.
 """
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -18,8 +19,22 @@ from .addressing import blocks_of_slices, matrix_base, row_starts, slice_of_bloc
 
 
 @triton.jit
-def _row_pointers(base, table, pool, units, adapter, rank, part, row, column, live, table_stride, dim,
-                  PAGE: tl.constexpr, ALIGNED: tl.constexpr):
+def _row_pointers(
+    base,
+    table,
+    pool,
+    units,
+    adapter,
+    rank,
+    part,
+    row,
+    column,
+    live,
+    table_stride,
+    dim,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
     """&W[row, column] for a block of rows of one slice `part`; base from matrix_base."""
     if PAGE == 0:
         start = base.to(tl.pointer_type(pool.dtype.element_ty))
@@ -27,17 +42,42 @@ def _row_pointers(base, table, pool, units, adapter, rank, part, row, column, li
             start = tl.multiple_of(start, 16)
         start = start + column + row * dim
     else:
-        start = row_starts(table, pool, units, adapter, rank, part + row * 0, row, column, live, table_stride, dim,
-                           PAGE, ALIGNED)
+        start = row_starts(
+            table, pool, units, adapter, rank, part + row * 0, row, column, live, table_stride, dim, PAGE, ALIGNED
+        )
     return start
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits", "lanes"])
-def shrink_panel(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim,
-                 splits, lanes,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr, BK: tl.constexpr,
-                 WARPS: tl.constexpr, TURNS: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr,
-                 EVEN: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr):
+def shrink_panel(
+    x,
+    order,
+    tiles,
+    ranks,
+    table,
+    pool,
+    units,
+    h,
+    x_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    dim,
+    splits,
+    lanes,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    NR: tl.constexpr,
+    BK: tl.constexpr,
+    WARPS: tl.constexpr,
+    TURNS: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], for j < rank of p's
     adapter.
 
@@ -77,13 +117,15 @@ def shrink_panel(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             if not EVEN:
                 own = own & (column + spread < dim)
                 keep = keep & (column + spread < dim)
-            rows = _row_pointers(base, table, pool, units, adapter, rank, part, j, column, live, table_stride, dim,
-                                 PAGE, ALIGNED)
+            rows = _row_pointers(
+                base, table, pool, units, adapter, rank, part, j, column, live, table_stride, dim, PAGE, ALIGNED
+            )
             a = tl.load(rows[:, None, :, None] + spread, mask=own, other=0.0)
             if PDL:
                 gdc_wait()
-            xt = tl.load((x + column + token * x_stride)[:, None, :, None] + spread, mask=keep, other=0.0,
-                         cache_modifier=".cg")
+            xt = tl.load(
+                (x + column + token * x_stride)[:, None, :, None] + spread, mask=keep, other=0.0, cache_modifier=".cg"
+            )
             # 32 columns of a chunk, 8 in each of 4 threads: (thread, step of 16, half of it, one of a pair).
             left = tl.reshape(a, (8, each, WARPS, NR // 8, 4, 2, 2, 2))
             left = tl.reshape(tl.permute(left, (2, 3, 0, 1, 5, 6, 4, 7)), (WARPS, NR, each * 32))
@@ -108,11 +150,38 @@ def shrink_panel(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits", "lanes"])
-def expand_panel(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride,
-                 table_stride, width0, width1, width2, splits, lanes,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
-                 BN: tl.constexpr, WARPS: tl.constexpr, TURNS: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr,
-                 EVEN: tl.constexpr, PDL: tl.constexpr, UPCAST: tl.constexpr):
+def expand_panel(
+    y,
+    h,
+    order,
+    tiles,
+    ranks,
+    scaling,
+    table,
+    pool,
+    units,
+    y_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    width0,
+    width1,
+    width2,
+    splits,
+    lanes,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    WARPS: tl.constexpr,
+    TURNS: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j].
 
     One program for each (lane of row tiles, BN outputs of one slice), as products [BN, RANK_PAD] x [RANK_PAD, ROWS].
@@ -153,20 +222,36 @@ def expand_panel(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
                 own = own & (column + spread < width)
                 keep = keep & (column + spread < width)
             if PAGE == 0 and RANK_PAD > 16:  # offsets: more rows' addresses than fit the registers
-                start = _row_pointers(base, table, pool, units, adapter, rank, part, 0, column, live, table_stride,
-                                      width, PAGE, ALIGNED)
+                start = _row_pointers(
+                    base, table, pool, units, adapter, rank, part, 0, column, live, table_stride, width, PAGE, ALIGNED
+                )
                 weights = start + ((j * width)[:, None, None, :, None] + spread)
             else:
-                rows = _row_pointers(base, table, pool, units, adapter, rank, part, j, column, live, table_stride,
-                                     width, PAGE, ALIGNED)
+                rows = _row_pointers(
+                    base, table, pool, units, adapter, rank, part, j, column, live, table_stride, width, PAGE, ALIGNED
+                )
                 weights = rows[:, None, None, :, None] + spread
             b = tl.load(weights, mask=own, other=0.0)
             target = (y + y_first + column + token * y_stride)[:, None, None, :, None] + spread
             if PDL:
                 gdc_wait()
             held = tl.load(target, mask=keep, other=0.0, cache_modifier=".cg")
-            right = _inner(h + part * RANK_PAD, first, length, rank, h_stride, h_split_stride, splits,
-                           SPLITS_PAD, ROWS, RANK_PAD, WARPS) * scale
+            right = (
+                _inner(
+                    h + part * RANK_PAD,
+                    first,
+                    length,
+                    rank,
+                    h_stride,
+                    h_split_stride,
+                    splits,
+                    SPLITS_PAD,
+                    ROWS,
+                    RANK_PAD,
+                    WARPS,
+                )
+                * scale
+            )
             if not UPCAST:
                 right = right.to(pool.dtype.element_ty)
             right = tl.reshape(right, (ROWS, RANK_PAD // 16, 4, 2, 2))
@@ -192,8 +277,19 @@ def expand_panel(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
 
 
 @triton.jit
-def _inner(h, first, length, rank, h_stride, h_split_stride, splits,
-           SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr, RANK_PAD: tl.constexpr, WARPS: tl.constexpr):
+def _inner(
+    h,
+    first,
+    length,
+    rank,
+    h_stride,
+    h_split_stride,
+    splits,
+    SPLITS_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    WARPS: tl.constexpr,
+):
     """sum over k < splits of h[k, first + n, c], float32 [ROWS, RANK_PAD], zero beyond the rank.
 
     Parts are divided over the threads that rows and columns leave idle, so that each is read once a program.
@@ -205,6 +301,10 @@ def _inner(h, first, length, rank, h_stride, h_split_stride, splits,
     source = h + c[None, None, :] + (first + n).to(tl.int64) * h_stride + k.to(tl.int64) * h_split_stride
     total = tl.zeros((aside, ROWS, RANK_PAD), dtype=tl.float32)
     for s in tl.static_range(SPLITS_PAD // aside):
-        total += tl.load(source + s * aside * h_split_stride, mask=(n < length) & (s * aside + k < splits), other=0.0,
-                         cache_modifier=".cg")
+        total += tl.load(
+            source + s * aside * h_split_stride,
+            mask=(n < length) & (s * aside + k < splits),
+            other=0.0,
+            cache_modifier=".cg",
+        )
     return tl.where(c[None, :] < rank, tl.sum(total, axis=0), 0.0)

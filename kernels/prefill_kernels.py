@@ -1,4 +1,5 @@
 """Triton kernels for many rows per adapter: pipelined loops over columns (shrink) and outputs (expand)."""
+
 # ruff: noqa: N803  (compile-time parameters are upper case)
 from __future__ import annotations
 
@@ -10,11 +11,33 @@ from .addressing import blocks_of_slices, row_starts, slice_of_block
 
 
 @triton.jit(do_not_specialize=["table_stride", "steps", "splits"])
-def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stride, h_split_stride, table_stride, dim,
-                 steps, splits,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, ROWS: tl.constexpr, NR: tl.constexpr,
-                 BK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                 UPCAST: tl.constexpr):
+def shrink_tiles(
+    x,
+    order,
+    tiles,
+    ranks,
+    table,
+    pool,
+    units,
+    h,
+    x_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    dim,
+    steps,
+    splits,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    NR: tl.constexpr,
+    BK: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """h[k, p, s * RANK_PAD + j] = sum over columns of part k of x[order[p], c] * A_s[j, c], one program for each
     (row tile, part k, NR of the slices' rank rows); NR spans all slices where it can, so that x is read once."""
     row_blocks: tl.constexpr = (SLICES * RANK_PAD + NR - 1) // NR
@@ -43,8 +66,9 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
             column0 = split * steps * BK
             acc = tl.zeros((ROWS, NR), dtype=tl.float32)
             if PAGE == 0:
-                fixed = row_starts(table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE,
-                                   ALIGNED)
+                fixed = row_starts(
+                    table, pool, units, adapter, rank, part, j, column0, live, table_stride, dim, PAGE, ALIGNED
+                )
             if PDL:
                 gdc_wait()
             for step in range(0, steps):
@@ -52,8 +76,21 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
                 if PAGE == 0:
                     starts = fixed + step * BK
                 else:
-                    starts = row_starts(table, pool, units, adapter, rank, part, j, column, live & (column < dim),
-                                        table_stride, dim, PAGE, ALIGNED)
+                    starts = row_starts(
+                        table,
+                        pool,
+                        units,
+                        adapter,
+                        rank,
+                        part,
+                        j,
+                        column,
+                        live & (column < dim),
+                        table_stride,
+                        dim,
+                        PAGE,
+                        ALIGNED,
+                    )
                 source = x_rows[:, None] + (column + offsets)[None, :]
                 if EVEN:
                     xt = tl.load(source, mask=here[:, None], other=0.0)
@@ -74,13 +111,36 @@ def shrink_tiles(x, order, tiles, ranks, table, pool, units, h, x_stride, h_stri
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits"])
-def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_stride, h_stride, h_split_stride,
-                 table_stride,
-                 width0, width1, width2, splits,
-                 SLICES: tl.constexpr, RANK_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, ROWS: tl.constexpr,
-                 BN: tl.constexpr,
-                 CHUNK: tl.constexpr, PAGE: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                 UPCAST: tl.constexpr):
+def expand_tiles(
+    y,
+    h,
+    order,
+    tiles,
+    ranks,
+    scaling,
+    table,
+    pool,
+    units,
+    y_stride,
+    h_stride,
+    h_split_stride,
+    table_stride,
+    width0,
+    width1,
+    width2,
+    splits,
+    SLICES: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PAGE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr,
+    PDL: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """y[order[p], o_s + n] += scaling * sum over j < rank of (sum over k of h[k, p, s * RANK_PAD + j]) * B_s[n, j], one
     program for each (row tile, CHUNK blocks of BN outputs of one slice): h is summed once for all of them."""
     span: tl.constexpr = BN * CHUNK
@@ -106,13 +166,38 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
             offsets = tl.arange(0, BN)
             column0 = block * span
             if PAGE == 0:
-                fixed = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column0, live, table_stride,
-                                   width,
-                                   PAGE, ALIGNED)
+                fixed = row_starts(
+                    table,
+                    pool,
+                    units,
+                    adapter,
+                    rank,
+                    part + j * 0,
+                    j,
+                    column0,
+                    live,
+                    table_stride,
+                    width,
+                    PAGE,
+                    ALIGNED,
+                )
             if PDL:
                 gdc_wait()
-            weight = summed_parts(h + part * RANK_PAD + j, first, h_stride, h_split_stride, splits, here, live,
-                                  SPLITS_PAD, ROWS, RANK_PAD) * scale
+            weight = (
+                summed_parts(
+                    h + part * RANK_PAD + j,
+                    first,
+                    h_stride,
+                    h_split_stride,
+                    splits,
+                    here,
+                    live,
+                    SPLITS_PAD,
+                    ROWS,
+                    RANK_PAD,
+                )
+                * scale
+            )
             if UPCAST:
                 left = weight
             else:
@@ -122,9 +207,21 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
                 if PAGE == 0:
                     starts = fixed + step * BN
                 else:
-                    starts = row_starts(table, pool, units, adapter, rank, part + j * 0, j, column, live, table_stride,
-                                        width,
-                                        PAGE, ALIGNED)
+                    starts = row_starts(
+                        table,
+                        pool,
+                        units,
+                        adapter,
+                        rank,
+                        part + j * 0,
+                        j,
+                        column,
+                        live,
+                        table_stride,
+                        width,
+                        PAGE,
+                        ALIGNED,
+                    )
                 target = y_rows[:, None] + (column + offsets)[None, :]
                 keep = here[:, None]
                 own = live[:, None]
@@ -144,9 +241,18 @@ def expand_tiles(y, h, order, tiles, ranks, scaling, table, pool, units, y_strid
 
 
 @triton.jit
-def summed_parts(h_column, first, h_stride, h_split_stride, splits, here, live, SPLITS_PAD: tl.constexpr,
-                 ROWS: tl.constexpr,
-                 RANK_PAD: tl.constexpr):
+def summed_parts(
+    h_column,
+    first,
+    h_stride,
+    h_split_stride,
+    splits,
+    here,
+    live,
+    SPLITS_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    RANK_PAD: tl.constexpr,
+):
     """sum over k < splits of h[k, first + m, column j], float32 [ROWS, RANK_PAD], zero beyond the rank.
 
     Columns beyond the rank are loaded and dropped: a mask that changes from column to column would split wide loads.

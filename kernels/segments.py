@@ -1,4 +1,5 @@
 """Token -> adapter mapping, sorted into segments and cut into row tiles."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -48,14 +49,17 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
     checked on a GPU. rows: rows of a tile, 1 (one tile for each token) or a power of two from 8 to 128.
     """
     require(token_adapter.dim() == 1, f"token_adapter: {token_adapter.dim()} dimensions, 1 needed")
-    require(token_adapter.dtype in (torch.int32, torch.int64),
-            f"token_adapter: dtype {token_adapter.dtype}, int32 or int64 needed")
+    require(
+        token_adapter.dtype in (torch.int32, torch.int64),
+        f"token_adapter: dtype {token_adapter.dtype}, int32 or int64 needed",
+    )
     require(rows in TILE_ROWS, f"rows: {rows}, one of {TILE_ROWS} allowed")
     require(slots >= 1, f"slots: {slots}, at least 1 needed")
     tokens, device = int(token_adapter.shape[0]), token_adapter.device
     if device.type == "cpu" and tokens:
-        require(int(token_adapter.max()) < slots,
-                f"token_adapter: slot {int(token_adapter.max())}, below {slots} needed")
+        require(
+            int(token_adapter.max()) < slots, f"token_adapter: slot {int(token_adapter.max())}, below {slots} needed"
+        )
     ids = token_adapter.long()
     key = torch.where(ids < 0, slots, ids)
     order = torch.argsort(key, stable=True).to(torch.int32)
@@ -73,6 +77,7 @@ def build_segments(token_adapter: torch.Tensor, slots: int, rows: int = 16) -> S
 
 def to_device(segments: Segments, device: torch.device | str) -> Segments:
     """Segments built on the host, copied to a GPU (asynchronously from pinned memory)."""
-    moved = (t.to(device, non_blocking=True) for t in (segments.order, segments.tiles, segments.starts,
-                                                       segments.counts))
+    moved = (
+        t.to(device, non_blocking=True) for t in (segments.order, segments.tiles, segments.starts, segments.counts)
+    )
     return Segments(segments.tokens, segments.slots, segments.rows, *moved)

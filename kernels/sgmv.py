@@ -1,4 +1,5 @@
 """SGMV: segments of tokens that share an adapter, every adapter of one rank."""
+
 from __future__ import annotations
 
 import torch
@@ -12,8 +13,9 @@ DECODE_ROWS = 16
 """Segment tiles of up to this many rows take the decode kernels."""
 
 
-def sgmv_shrink(x: torch.Tensor, weights: GroupWeights, segments: Segments,
-                h: torch.Tensor | None = None) -> torch.Tensor:
+def sgmv_shrink(
+    x: torch.Tensor, weights: GroupWeights, segments: Segments, h: torch.Tensor | None = None
+) -> torch.Tensor:
     """h[k, p, s * rank_pad + j] = sum over columns c of part k of x[order[p], c] * A_s[adapter(order[p])][j, c].
 
     The sum of h over its parts k is x A^T in float32. The parts spread one segment over the GPU without atomics or a

@@ -1,4 +1,5 @@
 """Tensor parallelism: one rank's part of an adapter's matrices, rank-major (A [r, in], B transposed [r, out])."""
+
 from __future__ import annotations
 
 import torch
@@ -12,8 +13,9 @@ def _part(size: int, world: int, rank: int, name: str) -> slice:
     return slice(size // world * rank, size // world * (rank + 1))
 
 
-def shard_column(a: torch.Tensor, b: torch.Tensor, world: int, rank: int,
-                 split_a: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def shard_column(
+    a: torch.Tensor, b: torch.Tensor, world: int, rank: int, split_a: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Column-parallel layer (qkv, gate_up): B keeps this rank's outputs; A is replicated, or split by LoRA rank
     (split_a).
 
@@ -24,8 +26,9 @@ def shard_column(a: torch.Tensor, b: torch.Tensor, world: int, rank: int,
     return (a[_part(a.shape[0], world, rank, "LoRA rank")].contiguous() if split_a else a), b_part
 
 
-def shard_row(a: torch.Tensor, b: torch.Tensor, world: int, rank: int,
-              split_b: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def shard_row(
+    a: torch.Tensor, b: torch.Tensor, world: int, rank: int, split_b: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Row-parallel layer (o, down): A keeps this rank's inputs; B is replicated, or split by outputs (split_b).
 
     Each rank's output is a partial sum over its inputs; the base layer's all-reduce adds them up, so LoRA needs no

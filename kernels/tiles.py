@@ -1,4 +1,5 @@
 """Tile choices: tuned tables for each GPU, and the rule used where no table covers a shape."""
+
 from __future__ import annotations
 
 import json
@@ -78,8 +79,9 @@ def default_tile(shape: Shape) -> Tile:
         return Tile(block=256 if few else 1024)
     if shape.kernel == "shrink":
         nr = min(256, 1 << (shape.slices * shape.rank_pad - 1).bit_length())
-        return Tile(block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8,
-                    num_stages=3)
+        return Tile(
+            block=64, nr=nr, splits=8 if shape.tokens <= 2048 else 2, num_warps=4 if nr <= 64 else 8, num_stages=3
+        )
     return Tile(block=128 if shape.rank_pad <= 64 else 64, chunk=4, num_warps=4)
 
 
@@ -105,6 +107,7 @@ def rows_table(gpu: str) -> tuple[tuple[int, int, int, int], ...]:
 
 def choose_rows(tokens: int, slots: int, rank_pad: int, gpu: str) -> int:
     """Rows of a tile: the nearest measured choice; where there is none, 16 up to 512 tokens and 64 from there on."""
+
     def distance(entry: tuple[int, int, int, int]) -> float:
         bound = min(entry[0], entry[1]) / max(1, min(tokens, slots))
         near = 0.1 * abs(log2(entry[1] / slots))  # of equals the one with as many slots

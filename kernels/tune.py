@@ -4,6 +4,7 @@ Every kernel of every projection group is timed alone over 32 layers of distinct
 mappings of all-distinct and of identical adapters; a captured graph must serve both, so the tile with the least sum of
 the two times, each relative to its own best, is kept.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -55,11 +56,13 @@ SETS: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...] = (
 def candidates(kernel: str, phase: str, rank_pad: int, slices: int) -> Iterator[Tile]:
     """Tiles worth timing."""
     if phase == "decode" and kernel == "shrink":
-        yield from (Tile(block=block, num_stages=3, maxnreg=cap) for block,
-                    cap in ((256, 0), (512, 0), (1024, 0), (1024, 80)))
+        yield from (
+            Tile(block=block, num_stages=3, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 80))
+        )
     elif phase == "decode":
-        yield from (Tile(block=block, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 96),
-                                                                      (512, 128)))
+        yield from (
+            Tile(block=block, maxnreg=cap) for block, cap in ((256, 0), (512, 0), (1024, 0), (1024, 96), (512, 128))
+        )
     elif kernel == "shrink":
         nr = min(256, 1 << (slices * rank_pad - 1).bit_length())
         for block, warps, stages in ((64, 4, 4), (128, 4, 3), (128, 8, 3)):
@@ -79,8 +82,10 @@ class Bench:
         self.x = torch.randn(case.tokens, group.in_features, device="cuda", dtype=weights[0].dtype)
         self.y = torch.zeros(case.tokens, sum(group.out_features), device="cuda", dtype=weights[0].dtype)
         spread = {case.distinct, 1} if case.phase == "decode" else {case.distinct}
-        self.maps = [build_segments(token_mapping(case.tokens, d).cuda(), weights[0].slots, rows)
-                     for d in sorted(spread, reverse=True)]
+        self.maps = [
+            build_segments(token_mapping(case.tokens, d).cuda(), weights[0].slots, rows)
+            for d in sorted(spread, reverse=True)
+        ]
 
     def parts(self, tile: Tile) -> int:
         """Parts that a shrink tile splits the columns into."""
@@ -121,14 +126,24 @@ def time_all(bench: Bench, kernel: str, parts: int, log: list[dict[str, Any]]) -
         except (RuntimeError, ValueError, TritonError):  # too many registers or too much shared memory for this tile
             continue
         found.append(Timed(tile, parts or bench.parts(tile), seconds))
-        log.append({"group": bench.group.name, "kernel": kernel, "ranks": sorted(set(case.ranks)),
-                    "slots": len(case.ranks),
-                    "tokens": case.tokens, "parts": found[-1].parts, "seconds": seconds, "tile": str(tile)})
+        log.append(
+            {
+                "group": bench.group.name,
+                "kernel": kernel,
+                "ranks": sorted(set(case.ranks)),
+                "slots": len(case.ranks),
+                "tokens": case.tokens,
+                "parts": found[-1].parts,
+                "seconds": seconds,
+                "tile": str(tile),
+            }
+        )
     return found
 
 
 def tune_group(bench: Bench, log: list[dict[str, Any]]) -> tuple[Tile, Tile]:
     """The shrink and expand tiles with the least sum of times, each mapping's relative to the best for it."""
+
     def score(seconds: Iterable[float], best: Iterable[float]) -> float:
         return sum(weight * s / b for weight, s, b in zip(MAP_WEIGHTS, seconds, best, strict=False))
 
@@ -144,8 +159,9 @@ def tune_group(bench: Bench, log: list[dict[str, Any]]) -> tuple[Tile, Tile]:
     return pairs[pick][0].tile, pairs[pick][1].tile
 
 
-def tune_case(case: Case, layers: list[list[GroupWeights]], rows: int,
-              log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def tune_case(
+    case: Case, layers: list[list[GroupWeights]], rows: int, log: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Tuned entries of one case: a shrink and an expand tile for every group."""
     found = []
     for i, group in enumerate(LLAMA_8B):
@@ -172,10 +188,15 @@ def compile_share(item: tuple[tuple[int, ...], int, int, str, int]) -> None:
 
 def precompile(workers: int, phases: Sequence[str]) -> None:
     """Fill Triton's cache in parallel; kernels are keyed by slice count, rank_pad, phase and parts (a power of two)."""
-    work = [(ranks, tokens, g, kernel, parts) for kernel, choices in (("expand", (16, 8, 4, 32, 2)), ("shrink", (0,)))
-            for parts in choices for ranks in ((8, 16, 32, 64) * 2, (16,) * 8)
-            for phase, tokens, most in (("decode", 32, 32), ("prefill", 2048, 8)) for g in range(3)
-            if phase in phases and parts <= most and (parts != 2 or phase == "prefill")]
+    work = [
+        (ranks, tokens, g, kernel, parts)
+        for kernel, choices in (("expand", (16, 8, 4, 32, 2)), ("shrink", (0,)))
+        for parts in choices
+        for ranks in ((8, 16, 32, 64) * 2, (16,) * 8)
+        for phase, tokens, most in (("decode", 32, 32), ("prefill", 2048, 8))
+        for g in range(3)
+        if phase in phases and parts <= most and (parts != 2 or phase == "prefill")
+    ]
     with multiprocessing.get_context("spawn").Pool(min(workers, len(work))) as pool:
         pool.map(compile_share, work, chunksize=1)
 
@@ -187,8 +208,9 @@ def main(argv: Iterable[str] | None = None) -> None:
     parser.add_argument("--log", type=Path, help="every timing, as JSON lines")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further case is started")
     parser.add_argument("--workers", type=int, default=16, help="processes that compile ahead")
-    parser.add_argument("--phase", choices=("decode", "prefill"),
-                        help="tune one phase; the file keeps its other entries")
+    parser.add_argument(
+        "--phase", choices=("decode", "prefill"), help="tune one phase; the file keeps its other entries"
+    )
     parser.add_argument("--tokens", type=int, default=0, help="tune steps of this many tokens only")
     parser.add_argument("--compile-only", action="store_true", help="stop after compiling the candidates")
     args = parser.parse_args(None if argv is None else list(argv))
@@ -238,10 +260,19 @@ def write_table(out: Path, entries: list[dict[str, Any]], rows: Sequence[dict[st
     old = json.loads(path.read_text()) if path.exists() else {"entries": [], "rows": []}
     merged = {json.dumps(e["shape"]): e for e in old["entries"] + entries}
     heights = {(e["tokens"], e["slots"], e["rank_pad"]): e for e in (*old.get("rows", []), *rows)}
-    path.write_text(render({
-        "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "entries": list(merged.values()),
-        "command": "; ".join(f"python -m simlora.kernels.{name} --out kernels/tuned"
-                             for name in ("tune", "tune_panel")), "rows": list(heights.values())}))
+    path.write_text(
+        render(
+            {
+                "gpu": torch.cuda.get_device_name(0),
+                "torch": torch.__version__,
+                "entries": list(merged.values()),
+                "command": "; ".join(
+                    f"python -m simlora.kernels.{name} --out kernels/tuned" for name in ("tune", "tune_panel")
+                ),
+                "rows": list(heights.values()),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

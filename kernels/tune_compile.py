@@ -1,4 +1,5 @@
 """Fills Triton's cache with the panel kernels that tune_panel times, in parallel."""
+
 from __future__ import annotations
 
 import multiprocessing
@@ -50,7 +51,13 @@ def launch(w: GroupWeights, segments: Segments, x: torch.Tensor, y: torch.Tensor
 
 def precompile(workers: int) -> None:
     """Kernels are keyed by slices, rank_pad, rows, tile and, in the expand, parts (a power of two)."""
-    work = [(rank, rows, group, parts) for parts in (0, 4, 8, 16, 32) for rows in (8, 16) for rank in (64, 16)
-            for group in range(3) if parts <= 8 or group == 1]
+    work = [
+        (rank, rows, group, parts)
+        for parts in (0, 4, 8, 16, 32)
+        for rows in (8, 16)
+        for rank in (64, 16)
+        for group in range(3)
+        if parts <= 8 or group == 1
+    ]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         pool.map(share, work, chunksize=1)

@@ -8,6 +8,7 @@ tiles for each group in turn; the tiles that the table holds already are among t
 mappings of all-distinct and of identical adapters; a captured graph must serve both, so what has the least sum of the
 two times, each relative to the same start, is kept, and of the heights likewise.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,10 +42,23 @@ Key = tuple[str, int, int]
 Choice = dict[Key, Tile]
 SETS = (
     ((64,) * 8, ((512, 8, (16, 64)), (32, 8, (1, 8)), (1, 1, (1, 8)), (8, 8, (1, 8)), (128, 8, (8, 16)))),
-    ((16,) * 32, ((512, 8, (16, 64)), (32, 32, (1, 8)), (64, 32, (1, 8)), (128, 32, (8, 16)), (256, 32, (8, 16)),
-                  (1, 1, (1, 8)), (8, 8, (1, 8)), (16, 16, (1, 8)))),
-    ((8, 16, 32, 64) * 8, ((64, 32, (1, 8)), (32, 32, (1, 8)), (8, 8, (1, 8)), (128, 32, (8, 16)), (256, 32, (8, 16)),
-                           (1, 1, (1, 8)))),
+    (
+        (16,) * 32,
+        (
+            (512, 8, (16, 64)),
+            (32, 32, (1, 8)),
+            (64, 32, (1, 8)),
+            (128, 32, (8, 16)),
+            (256, 32, (8, 16)),
+            (1, 1, (1, 8)),
+            (8, 8, (1, 8)),
+            (16, 16, (1, 8)),
+        ),
+    ),
+    (
+        (8, 16, 32, 64) * 8,
+        ((64, 32, (1, 8)), (32, 32, (1, 8)), (8, 8, (1, 8)), (128, 32, (8, 16)), (256, 32, (8, 16)), (1, 1, (1, 8))),
+    ),
     ((16,) * 128, ((128, 128, (1, 8)), (256, 128, (8, 16)), (64, 64, (1, 8)))),
 )
 """(ranks, ((tokens, adapters of the spread mapping, heights), ...))."""
@@ -58,19 +72,25 @@ def key_of(shape: Shape) -> Key:
 class StepBench:
     """One step's inputs and weights, and a timer of the whole step with given tiles."""
 
-    def __init__(self, layers: list[list[GroupWeights]], tokens: int, distinct: int, rows: int,
-                 clock: Callable[..., float]) -> None:
+    def __init__(
+        self, layers: list[list[GroupWeights]], tokens: int, distinct: int, rows: int, clock: Callable[..., float]
+    ) -> None:
         self.layers, self.tokens, self.rows, self.clock = layers, tokens, rows, clock
         first, dtype = layers[0][0], layers[0][0].dtype
         self.x = {w: torch.randn(tokens, w, device="cuda", dtype=dtype) for w in {g.in_features for g in LLAMA_8B}}
         self.y = {g.name: torch.zeros(tokens, sum(g.out_features), device="cuda", dtype=dtype) for g in LLAMA_8B}
-        self.maps = [build_segments(token_mapping(tokens, d).cuda(), first.slots, rows)
-                     for d in sorted({distinct, 1}, reverse=True)]
+        self.maps = [
+            build_segments(token_mapping(tokens, d).cuda(), first.slots, rows)
+            for d in sorted({distinct, 1}, reverse=True)
+        ]
 
     def shapes(self) -> list[Shape]:
         """Keys of the table for this step."""
-        found = (decode.shape_of(kernel, decode.phase_of(self.maps[0]), w, self.maps[0]) for w in self.layers[0]
-                 for kernel in ("shrink", "expand"))
+        found = (
+            decode.shape_of(kernel, decode.phase_of(self.maps[0]), w, self.maps[0])
+            for w in self.layers[0]
+            for kernel in ("shrink", "expand")
+        )
         return list({key_of(shape): shape for shape in found}.values())
 
     def step(self, choice: Choice | None, segments: Segments, layers: int | None = None) -> None:
@@ -81,8 +101,14 @@ class StepBench:
                 if choice is None:
                     apply_lora(x, w, segments, y)
                 else:
-                    mbgmv(x, w, segments, y, shrink=choice["shrink", group.in_features, w.slices],
-                          expand=choice["expand", sum(group.out_features), w.slices])
+                    mbgmv(
+                        x,
+                        w,
+                        segments,
+                        y,
+                        shrink=choice["shrink", group.in_features, w.slices],
+                        expand=choice["expand", sum(group.out_features), w.slices],
+                    )
 
     def seconds(self, choice: Choice | None) -> list[float] | None:
         """Seconds of a step for each mapping; None where this GPU cannot run a tile."""
@@ -111,9 +137,16 @@ class Search:
 
     def note(self, what: str, seconds: list[float]) -> None:
         """Keep one timing in the log."""
-        self.log.append({"tokens": self.bench.tokens, "rows": self.bench.rows, "what": what,
-                         "slots": self.bench.layers[0][0].slots, "ranks": self.bench.layers[0][0].rank_pad,
-                         "us": [round(s * 1e6) for s in seconds]})
+        self.log.append(
+            {
+                "tokens": self.bench.tokens,
+                "rows": self.bench.rows,
+                "what": what,
+                "slots": self.bench.layers[0][0].slots,
+                "ranks": self.bench.layers[0][0].rank_pad,
+                "us": [round(s * 1e6) for s in seconds],
+            }
+        )
 
     def attempt(self, what: str, change: Choice) -> float:
         """Score with these tiles in place of the present ones; kept where it is the best so far."""
@@ -131,8 +164,10 @@ class Search:
         """The table's tiles, all groups at once, the grids, then group by group."""
         gpu, rank_pad = gpu_name(torch.cuda.current_device()), self.bench.layers[0][0].rank_pad
         ranked = {}
-        for kernel, tiles in (("shrink", shrink_tiles(self.bench.rows, rank_pad)),
-                              ("expand", expand_tiles(self.bench.rows, rank_pad))):
+        for kernel, tiles in (
+            ("shrink", shrink_tiles(self.bench.rows, rank_pad)),
+            ("expand", expand_tiles(self.bench.rows, rank_pad)),
+        ):
             keys = [k for k in self.choice if k[0] == kernel]
             scores = {tile: self.attempt(f"{kernel} {tile.brief()}", dict.fromkeys(keys, tile)) for tile in tiles}
             ranked[kernel] = sorted(tiles, key=lambda tile: scores[tile])
@@ -145,8 +180,12 @@ class Search:
         return self.choice
 
 
-def tune_case(layers: list[list[GroupWeights]], case: tuple[int, int, tuple[int, ...]],
-              clock: Callable[..., float], log: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def tune_case(
+    layers: list[list[GroupWeights]],
+    case: tuple[int, int, tuple[int, ...]],
+    clock: Callable[..., float],
+    log: list[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """(tiles of every height tried, the height chosen) for one step."""
     tokens, distinct, heights = case
     entries, times = [], {}
@@ -156,19 +195,33 @@ def tune_case(layers: list[list[GroupWeights]], case: tuple[int, int, tuple[int,
             seconds = bench.seconds(None)
             assert seconds is not None
             times[rows] = seconds
-            log.append({"tokens": tokens, "rows": rows, "what": "table", "slots": layers[0][0].slots,
-                        "ranks": layers[0][0].rank_pad, "us": [round(s * 1e6) for s in seconds]})
+            log.append(
+                {
+                    "tokens": tokens,
+                    "rows": rows,
+                    "what": "table",
+                    "slots": layers[0][0].slots,
+                    "ranks": layers[0][0].rank_pad,
+                    "us": [round(s * 1e6) for s in seconds],
+                }
+            )
         else:
             search = Search(bench, log)
             choice = search.run()
             times[rows] = search.seconds
             entries += [entry(shape, choice[key_of(shape)]) for shape in bench.shapes()]
     least = [min(t[i] for t in times.values()) for i in range(len(next(iter(times.values()))))]
-    score = {rows: sum(w * t / b for w, t, b in zip(MAP_WEIGHTS, seconds, least, strict=False))
-             for rows, seconds in times.items()}
+    score = {
+        rows: sum(w * t / b for w, t, b in zip(MAP_WEIGHTS, seconds, least, strict=False))
+        for rows, seconds in times.items()
+    }
     first = layers[0][0]
-    return entries, {"tokens": tokens, "slots": first.slots, "rank_pad": first.rank_pad,
-                     "rows": min(score, key=lambda rows: score[rows])}
+    return entries, {
+        "tokens": tokens,
+        "slots": first.slots,
+        "rank_pad": first.rank_pad,
+        "rows": min(score, key=lambda rows: score[rows]),
+    }
 
 
 def main(argv: Iterable[str] | None = None) -> None:
