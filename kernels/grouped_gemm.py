@@ -15,7 +15,7 @@ from .launch import INTERPRET, device_index, multiprocessors, options
 
 
 @triton.jit
-def grouped_products(
+def grouped_products(  # type: ignore[no-untyped-def]
     problems,
     work,
     like,

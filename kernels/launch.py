@@ -30,7 +30,7 @@ def dependent_launch(device_index: int) -> bool:
     """True on compute capability 9.0 and newer, which can start a kernel before its predecessor has ended."""
     if INTERPRET or not torch.cuda.is_available():
         return False
-    return torch.cuda.get_device_capability(device_index)[0] >= 9
+    return bool(torch.cuda.get_device_capability(device_index)[0] >= 9)
 
 
 def device_index(tensor: torch.Tensor) -> int:

@@ -52,7 +52,7 @@ def graph_time(
     for _ in range(warmups):
         graph.replay()
     torch.cuda.synchronize()
-    times = []
+    times: list[float] = []
     for _ in range(replays):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -66,7 +66,7 @@ def graph_time(
 
 
 @triton.jit
-def _nothing(where):
+def _nothing(where):  # type: ignore[no-untyped-def]
     if tl.program_id(0) > 1:
         tl.store(where, 0)
 
@@ -134,4 +134,5 @@ def traffic_bytes(groups: Sequence[Group], layers: int, mapping: torch.Tensor, r
 def flops(groups: Sequence[Group], layers: int, mapping: torch.Tensor, ranks: Sequence[int]) -> int:
     """Floating-point operations of one step at own ranks."""
     per_rank = sum(g.in_features * len(g.out_features) + sum(g.out_features) for g in groups)
-    return 2 * sum(ranks[i] for i in mapping.tolist() if i >= 0) * per_rank * layers
+    used: list[int] = mapping[mapping >= 0].tolist()
+    return 2 * sum(ranks[i] for i in used) * per_rank * layers
