@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simlora.latency.calibration import GpuId
-from simlora.latency.fitting.samples import of_op
 from simlora.latency.scaling import gpu_id
 from simlora.scenario.gpu_catalog import builtin_gpu
 from simlora.scenario.gpu_spec import HOST_LINKS, GpuSpec
+
+from .fitting.samples import of_op
 
 ARCHITECTURES = {"8.0": "ampere", "8.6": "ampere", "8.7": "ampere", "8.9": "ada", "9.0": "hopper"}
 NEWER = "blackwell"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from simlora.latency.fitting.core import Point, TermFit
+from .fitting.core import Point, TermFit
 
 MOST_SERIES = 8
 PANEL_INCHES = (6.0, 4.4)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simlora.latency.fitting.samples import check_row
-
+from .fitting.samples import check_row
 from .plan import Item
 from .samples import CampaignFolder, Done
 

@@ -15,6 +15,7 @@ LAYERS = [
     {"results"},
     {"sim"},
     {"engines", "cluster"},
+    {"runs"},
     {"latency", "memory", "workload"},
     {"scenario"},
     {"errors"},

@@ -18,9 +18,10 @@ from typing import Any
 from simlora.errors import ConfigError
 from simlora.results.latency import Measured
 from simlora.results.requests_csv import write_requests
-from simlora.results.run_json import SERVER, run_text
+from simlora.results.run_json import run_text
 from simlora.results.summary import to_json
 from simlora.results.timeseries import write_timeseries
+from simlora.runs.run_file import SERVER
 from simlora.sim.log import SimulationLog
 
 SUMMARY, REQUESTS, RUN, TIMESERIES = "summary.json", "requests.csv", "run.json", "timeseries.csv"

@@ -10,10 +10,10 @@ import simlora
 from simlora.results.latency import Measured
 from simlora.results.summary import to_plain
 from simlora.results.throughput import request_counts
+from simlora.runs.run_file import SERVER
 from simlora.sim.log import ReplicaLog
+from simlora.workload.trace_simlora_run import RUN_FORMAT
 
-FORMAT = "simlora-run/1"
-SERVER = "simlora"
 _DTYPES = {1: "float8", 2: "bfloat16", 4: "float32"}
 
 
@@ -30,7 +30,7 @@ def run_description(measured: Measured) -> dict[str, Any]:
     first = log.replicas[0] if log.replicas else None
     gpu, host = list(log.initial_gpu), list(log.initial_host)
     description = {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "gpu": _gpu(scenario),
         "server": SERVER,
         "server_version": simlora.__version__,

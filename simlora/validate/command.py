@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simlora.errors import ConfigError
+from simlora.runs.folders import run_folders
+from simlora.runs.recorded import RecordedRun, read_recorded_run
 from simlora.validate.compare import compare
 from simlora.validate.notes import notes_of
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun, read_recorded_run
 from simlora.validate.report import ValidationReport
-from simlora.validate.run_folders import run_folders
 
 Progress = Callable[[str], None]
 """Called with the name of each run before it is simulated."""

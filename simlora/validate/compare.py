@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from simlora.results.metrics import METRICS
+from simlora.runs.recorded import RecordedRun
 from simlora.validate.micro import measured_medians, simulated_medians
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
-from simlora.validate.replay import replays
+from simlora.validate.replay import measured_metrics, replays
 from simlora.validate.residents import RECORDED
 from simlora.validate.rows import LONGER, SHORTER, Row
 
@@ -28,7 +28,7 @@ def compare(recorded: RecordedRun, options: ReplayOptions | None = None) -> list
 
 
 def _request_rows(recorded: RecordedRun, options: ReplayOptions) -> Iterator[Row]:
-    measured = recorded.metrics()
+    measured = measured_metrics(recorded)
     for replay in replays(recorded, options):
         base, shorter, longer = _three(replay.metrics)
         key = {} if replay.start.label == RECORDED else {"initial_adapters": replay.start.label}

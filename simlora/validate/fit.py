@@ -23,6 +23,8 @@ from scipy.optimize import least_squares
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, EngineId
 from simlora.latency.store import choose_calibration, minor_version
+from simlora.runs.folders import run_folders
+from simlora.runs.recorded import RecordedRun, read_recorded_run
 from simlora.scenario import Scenario
 from simlora.validate.fit_errors import FitError, errors_of, rms_error
 from simlora.validate.fit_groups import ASSUMED_BASES, KERNEL_TERMS, Group, apply, groups_of, with_terms
@@ -30,8 +32,6 @@ from simlora.validate.fit_ranges import ranges_of
 from simlora.validate.fit_report import FitReport
 from simlora.validate.fit_start import fit_start
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun, read_recorded_run
-from simlora.validate.run_folders import run_folders
 from simlora.validate.scenario_of_run import scenario_of_run
 
 Floats = npt.NDArray[np.float64]

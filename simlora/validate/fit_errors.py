@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from simlora.runs.recorded import RecordedRun
 from simlora.validate.micro import measured_medians, simulated_medians
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
-from simlora.validate.replay import replays
+from simlora.validate.replay import measured_metrics, replays
 from simlora.validate.rows import DECODE, LOAD, PREFILL
 
 WIDTHS = {
@@ -83,7 +83,7 @@ def errors_of(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
 
 def _whole(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
     """The metrics of the requests; where the residents at the start are not known, of the first assumption."""
-    measured = recorded.metrics()
+    measured = measured_metrics(recorded)
     simulated = next(replays(recorded, options)).metrics()
     queued = (measured["ttft_mean_s"] or 0.0) >= QUEUED_TTFT_S
     found = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlora.latency.calibration import Calibration, Term
-from simlora.validate.recorded import RecordedRun
+from simlora.runs.recorded import RecordedRun
 
 Parameter = tuple[str, str, int]
 """Term, parameter, and the power of the group's factor that it gets: 1 for a time, -1 for a rate."""

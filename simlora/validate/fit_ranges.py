@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simlora.latency.calibration import Range
+from simlora.runs.recorded import RecordedRequests, RecordedRun
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun
 from simlora.validate.scenario_of_run import scenario_of_run
 
 

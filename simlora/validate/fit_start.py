@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simlora.latency.calibration import Calibration
+from simlora.runs.recorded import RecordedRun
 from simlora.validate.fit_groups import with_terms
-from simlora.validate.recorded import RecordedRun
 
 ERROR_S = 10.0
 """Start-up times of one configuration scatter by that much: files, caches, compilation."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import scale_host
+from simlora.runs.run_file import RunFile
 from simlora.sim.inputs import Inputs
-from simlora.validate.run_file import RunFile
 
 
 def host_factor(run: RunFile, calibration: Calibration) -> float:

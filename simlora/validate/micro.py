@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from simlora.validate.measurements import DecodeRow, LoadRow, PrefillRow
+from simlora.runs.measurements import DecodeRow, LoadRow, PrefillRow
+from simlora.runs.recorded import RecordedRun
 from simlora.validate.micro_runs import decode_itl_s, lone_ttfts_s
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
 from simlora.validate.rows import DECODE, LOAD, PREFILL
 
 

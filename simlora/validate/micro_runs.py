@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from simlora.results.latency import Measured
 from simlora.results.token_gaps import boundary_gaps
+from simlora.runs.measurements import DecodeRow, LoadRow, PrefillRow
+from simlora.runs.recorded import RecordedRun
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host
-from simlora.validate.measurements import DecodeRow, LoadRow, PrefillRow
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.workload.adapters import AdapterTable
 from simlora.workload.request_table import RequestTable

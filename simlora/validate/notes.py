@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from simlora.latency.store import choose_calibration
-from simlora.results.run_json import SERVER
+from simlora.runs.recorded import RecordedRequests, RecordedRun
+from simlora.runs.run_file import SERVER
 from simlora.validate.host import host_factor
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun
 from simlora.validate.scenario_of_run import scenario_of_run
 
 

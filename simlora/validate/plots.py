@@ -14,11 +14,11 @@ from simlora.errors import ConfigError
 from simlora.results.latency import Measured
 from simlora.results.timeline import WAITS
 from simlora.results.timeseries import interval_edges, replica_series
+from simlora.runs.folders import run_folders
+from simlora.runs.recorded import RecordedRequests, RecordedRun, read_recorded_run
 from simlora.sim.log import SimulationLog
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun, read_recorded_run
 from simlora.validate.replay import replays
-from simlora.validate.run_folders import run_folders
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

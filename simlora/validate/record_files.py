@@ -22,7 +22,7 @@ from simlora.validate.record_drive import Driven
 from simlora.validate.record_metrics import COLUMNS as STEP_COLUMNS
 from simlora.validate.record_offers import Offers
 from simlora.validate.record_server import ServerInfo
-from simlora.validate.run_file import FORMAT
+from simlora.workload.trace_simlora_run import RUN_FORMAT
 
 REQUEST_COLUMNS = (*RECORDED_COLUMNS, "status", "model")
 ERROR_COLUMNS = ("request", "arrival_s", "model", "kind", "status", "at_s", "tokens", "message")
@@ -54,7 +54,7 @@ def run_description(
     engine = scenario.engine
     caching = server.flag("enable_prefix_caching")
     return {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "gpu": _gpu(scenario),
         "server": engine.kind,
         "server_version": server.version or engine.version,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from simlora.results.latency import Measured
 from simlora.results.metrics import metrics_from_requests
+from simlora.runs.recorded import RecordedRequests, RecordedRun, with_others
 from simlora.scenario import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import InitialAdapters
@@ -14,7 +15,6 @@ from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRequests, RecordedRun, with_others
 from simlora.validate.residents import Start, starts
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.workload.adapters import AdapterTable
@@ -60,6 +60,21 @@ class Replay:
             cut_s=self.recorded.run.cut_s,
             preemptions=requests.preemptions,
         )
+
+
+def measured_metrics(recorded: RecordedRun) -> dict[str, float | None]:
+    """The metrics of a run's requests as they were recorded (empty without any)."""
+    requests = recorded.requests
+    if requests is None:
+        return {}
+    return metrics_from_requests(
+        requests.arrival_s,
+        requests.ttft_s,
+        requests.e2e_s,
+        requests.output_tokens,
+        cut_s=recorded.run.cut_s,
+        preemptions=requests.preemptions,
+    )
 
 
 def replays(recorded: RecordedRun, options: ReplayOptions) -> Iterator[Replay]:

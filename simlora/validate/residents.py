@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlora.errors import ConfigError
+from simlora.runs.recorded import RecordedRequests, RecordedRun
+from simlora.runs.run_file import AdapterName, Residents
 from simlora.sim.inputs import InitialAdapters
-from simlora.validate.recorded import RecordedRequests, RecordedRun
-from simlora.validate.run_file import AdapterName, Residents
 
 RECORDED, COLD, ALL_HOST = "recorded", "cold", "all-host"
 

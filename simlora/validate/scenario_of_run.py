@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from simlora.errors import ConfigError
 from simlora.latency.store import shipped
-from simlora.results.run_json import SERVER
+from simlora.runs.recorded import RecordedRun
+from simlora.runs.run_file import SERVER, RunFile
 from simlora.scenario import ENGINES, EngineConfig, Scenario, scenario_from_dict, vllm_flags
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun
 from simlora.validate.recorded_model import gpu_of, model_name
-from simlora.validate.run_file import RunFile
 
 HOST_GIB = 1_000_000.0
 """The recorded server's host cache fitted, whatever its host's memory was."""

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from simlora.calibrate import run_calibration
 from simlora.calibrate.__main__ import main
 from simlora.calibrate.base import base_calibration
+from simlora.calibrate.campaign import run_calibration
 from simlora.calibrate.datasheet import catalogue_gpu, measured_gpu
 from simlora.calibrate.device import cpu_facts, require_gpu
 

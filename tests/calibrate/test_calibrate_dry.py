@@ -11,17 +11,17 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 pytest.importorskip("safetensors")
 
-from simlora.calibrate import fit_only, lora_weights, run_calibration  # noqa: E402
+from simlora.calibrate import lora_weights  # noqa: E402
 from simlora.calibrate.__main__ import main  # noqa: E402
 from simlora.calibrate.bench import Bench, dry_bench  # noqa: E402
+from simlora.calibrate.campaign import fit_only, run_calibration  # noqa: E402
+from simlora.calibrate.fitting.samples import check_row  # noqa: E402
 from simlora.calibrate.grid import TINY, LoraSet, points  # noqa: E402
 from simlora.calibrate.measure_collectives import in_processes  # noqa: E402
 from simlora.calibrate.measure_lora import lora_steps  # noqa: E402
 from simlora.calibrate.plan import build_plan  # noqa: E402
 from simlora.calibrate.result import CALIBRATION, PLOTS, REPORT, read_calibration  # noqa: E402
 from simlora.calibrate.samples import PROGRESS, PROVENANCE, SAMPLES, CampaignFolder  # noqa: E402
-
-from simlora.latency.fitting.samples import check_row  # noqa: E402
 
 if not triton.knobs.runtime.interpret:
     pytest.skip("needs TRITON_INTERPRET=1: Triton has no GPU here", allow_module_level=True)

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic as truth
+from simlora.calibrate.fitting.attention import fit_attention
+from simlora.calibrate.fitting.collectives import fit_collectives
+from simlora.calibrate.fitting.copies import fit_copies
+from simlora.calibrate.fitting.core import TermFit, held_out_mask
+from simlora.calibrate.fitting.families import fit_families
+from simlora.calibrate.fitting.fit import CampaignFit, fit_campaign, summary
+from simlora.calibrate.fitting.lora import fit_lora
+from simlora.calibrate.fitting.operators import fit_operators
+from simlora.calibrate.fitting.samples import check_row, noisy_share
 
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, Provenance
-from simlora.latency.fitting.attention import fit_attention
-from simlora.latency.fitting.collectives import fit_collectives
-from simlora.latency.fitting.copies import fit_copies
-from simlora.latency.fitting.core import TermFit, held_out_mask
-from simlora.latency.fitting.families import fit_families
-from simlora.latency.fitting.fit import CampaignFit, fit_campaign, summary
-from simlora.latency.fitting.lora import fit_lora
-from simlora.latency.fitting.operators import fit_operators
-from simlora.latency.fitting.samples import check_row, noisy_share
 
 SEED, NOISE, RECOVERED = 20, 0.02, 0.05
 Rows = list[dict[str, Any]]

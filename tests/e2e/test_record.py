@@ -13,10 +13,10 @@ pytest.importorskip("aiohttp")
 from record_server import GAP_S, running_server
 
 from simlora.errors import ConfigError
+from simlora.runs.recorded import read_recorded_run
 from simlora.scenario import Scenario, scenario_from_dict
 from simlora.validate.command import validate
 from simlora.validate.record import RecordOptions, record
-from simlora.validate.recorded import read_recorded_run
 
 
 def scenario(adapters: dict[str, object] | None = None, **workload: object) -> Scenario:

@@ -13,9 +13,10 @@ pytest.importorskip("aiohttp")
 from record_server import running_server
 from test_record import rows, scenario
 
+from simlora.runs.recorded import read_recorded_run
 from simlora.validate.command import validate
 from simlora.validate.record import Recorded, RecordOptions, record
-from simlora.validate.recorded import read_recorded_run
+from simlora.validate.replay import measured_metrics
 
 FAST = RecordOptions(warm_up=0, timeout_s=0.5, give_up_s=0.2)
 
@@ -84,7 +85,7 @@ def test_a_server_that_dies(tmp_path: Path) -> None:
     assert set(outcome.failures) == {"connection", "not-sent"}, "after a while nothing more is sent"
     recorded = read_recorded_run(tmp_path / "run")
     assert recorded.run.cut_s == pytest.approx(outcome.server_died_s, abs=1e-5)
-    measured = recorded.metrics()
+    measured = measured_metrics(recorded)
     assert measured["ttft_mean_s"] is not None
     assert validate([tmp_path / "run"]).rows
 

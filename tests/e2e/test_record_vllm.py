@@ -22,11 +22,11 @@ pytest.importorskip("aiohttp")
 
 from test_record import rows
 
+from simlora.runs.recorded import read_recorded_run
 from simlora.scenario import Scenario, scenario_from_dict
 from simlora.validate.command import validate
 from simlora.validate.fit import fit_from_runs
 from simlora.validate.record import RecordOptions, record
-from simlora.validate.recorded import read_recorded_run
 
 SCRIPT = Path(__file__).parents[2].parent / "shared" / "tools" / "start_vllm_cpu.sh"
 START_S = 240.0

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import csv
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from accuracy_agullo import Result, score, slots_agreement
+from agullo_client import LONGEST_PROMPT, SHORTEST, arrivals, lengths, requests_of
+from agullo_rows import AgulloRow, read_rows
+from agullo_run import metrics_of, play, scenario_of
+from agullo_scrape import Stall, delivered, merged_tokens
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from accuracy_agullo import Result, score, slots_agreement  # noqa: E402
-from agullo_client import LONGEST_PROMPT, SHORTEST, arrivals, lengths, requests_of  # noqa: E402
-from agullo_rows import AgulloRow, read_rows  # noqa: E402
-from agullo_run import metrics_of, play, scenario_of  # noqa: E402
-from agullo_scrape import Stall, delivered, merged_tokens  # noqa: E402
 
 CSV = ROOT.parent / "shared" / "data" / "agullo_vllm_h100_multilora_runs.csv"
 ROW = AgulloRow(

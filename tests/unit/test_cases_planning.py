@@ -6,7 +6,6 @@ The numbers are those of the cases; nothing here was fitted to them.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agullo_rows import AgulloRow, read_rows
+from agullo_run import inputs_of, play
 
 from simlora.errors import ConfigError
 from simlora.latency.engine_model import step_latency
@@ -27,10 +28,6 @@ from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from agullo_rows import AgulloRow, read_rows  # noqa: E402
-from agullo_run import inputs_of, play  # noqa: E402
 
 CSV = ROOT.parent / "shared" / "data" / "agullo_vllm_h100_multilora_runs.csv"
 KINDS = ("vllm", "slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")

@@ -6,16 +6,11 @@ no calibration: bands, not figures, and every step is marked as extrapolated.
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import popularity as study
+import pytest
 
 REQUESTS = 200
 

@@ -1,22 +1,19 @@
 """S-LoRA's published runs as tests: the number of adapters at a fixed rate, thousands of adapters, bursts.
 
-Nothing is calibrated on these GPUs: bounds are those of an extrapolation. `python benchmarks/accuracy.py --slora`
+Nothing is calibrated on these GPUs: bounds are those of an extrapolation. `python studies/accuracy.py --slora`
 scores every row.
 """
 
 from __future__ import annotations
 
-import sys
 from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
+from accuracy_slora import Result, play
+from slora_rows import SloraRow, read_rows
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from accuracy_slora import Result, play  # noqa: E402
-from slora_rows import SloraRow, read_rows  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data" / "slora_paper_results.csv"
 
@@ -77,7 +74,7 @@ def test_c07_a_pool_of_its_own_for_keys_and_values_holds_fewer_requests() -> Non
 
 def test_c07_padded_products_come_last() -> None:
     """Launched and viewed run by run, they leave a sixth of S-LoRA's throughput; the simulated host is up to 30 %
-    faster (benchmarks/accuracy_slora.py says why)."""
+    faster (studies/accuracy_slora.py says why)."""
     for adapters in (20, 200):
         systems = [
             simulated(row)

@@ -12,6 +12,7 @@ from simlora.errors import ConfigError
 from simlora.latency.store import load_calibration
 from simlora.results.files import run_writers, write_folder
 from simlora.results.summary import summarize
+from simlora.runs.recorded import RecordedRun, read_recorded_run
 from simlora.scenario import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
@@ -29,7 +30,6 @@ from simlora.validate.fit_groups import (
 )
 from simlora.validate.fit_ranges import ranges_of
 from simlora.validate.fit_start import fit_start
-from simlora.validate.recorded import RecordedRun, read_recorded_run
 
 SMALL: dict[str, Any] = {
     "name": "own",

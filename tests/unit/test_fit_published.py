@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from accuracy_base import FITTED_TARGET, PAIR, ROOFLINE_TARGET, errors
+from llmservingsim_runs import DATA, convert, run_names
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from accuracy_base import FITTED_TARGET, PAIR, ROOFLINE_TARGET, errors  # noqa: E402
-from llmservingsim_runs import DATA, convert, run_names  # noqa: E402
-
-from simlora.validate.fit import fit_from_runs  # noqa: E402
-from simlora.validate.recorded import read_recorded_run  # noqa: E402
+from simlora.runs.recorded import read_recorded_run
+from simlora.validate.fit import fit_from_runs
+from simlora.validate.replay import measured_metrics
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +27,7 @@ def test_converted_runs_are_whole(runs: dict[str, Path]) -> None:
         recorded = read_recorded_run(folder)
         assert recorded.requests is not None and len(recorded.requests) == 300
         assert recorded.requests.arrival_s[0] == 0.0 and not recorded.requests.adapter.any()
-    measured = read_recorded_run(runs["RTX4090_Llama-3.1-8B"]).metrics()
+    measured = measured_metrics(read_recorded_run(runs["RTX4090_Llama-3.1-8B"]))
     assert measured["ttft_mean_s"] == pytest.approx(65.5, abs=0.1)
     assert measured["tpot_mean_s"] == pytest.approx(0.0324, abs=0.0001)
 

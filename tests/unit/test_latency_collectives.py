@@ -12,11 +12,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from simlora.calibrate.fitting.collectives import fit_collectives
+from simlora.calibrate.fitting.fit import HELD_OUT_SEED
+from simlora.calibrate.fitting.sends import fit_sends
 from support.latency_cases import decode, decodes, make_any, make_latency
 
-from simlora.latency.fitting.collectives import fit_collectives
-from simlora.latency.fitting.fit import HELD_OUT_SEED
-from simlora.latency.fitting.sends import fit_sends
 from simlora.latency.store import CALIBRATION_FOLDER, load_calibration
 from simlora.scenario import GPUS, MODELS
 

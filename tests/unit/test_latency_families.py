@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from fit_lora_families import PEERS, peer_rows
+from simlora.calibrate.fitting.families import SAMPLED, sample_family, sample_work
 from support.latency_cases import AnyEngine, Loading, decodes, make_any, prompts, step_s
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.families.choice import Layout, make_family
 from simlora.latency.families.copied import Copied, adapter_runs
 from simlora.latency.families.work import Cost, LoraWork
-from simlora.latency.fitting.families import SAMPLED, sample_family, sample_work
 from simlora.latency.graph_sets import lorax_graph, sglang_sizes
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.scaling import scale_host

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import accuracy_agullo
+import accuracy_base
 import pytest
+import report_file
+from test_agullo import ROW
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import accuracy_agullo  # noqa: E402
-import accuracy_base  # noqa: E402
-import report_file  # noqa: E402
-from test_agullo import ROW  # noqa: E402
 
 
 def test_a_section_is_replaced_where_it_stands(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from validate_runs import RUN, truth, write_run
 
 from simlora.errors import ConfigError
 from simlora.results.metrics import METRICS
+from simlora.runs.recorded import read_recorded_run
 from simlora.validate.command import validate
 from simlora.validate.options import ReplayOptions
 from simlora.validate.plots import preemptions_so_far, write_plots
-from simlora.validate.recorded import read_recorded_run
 from simlora.validate.replay import replays
 from simlora.validate.report import write_json
 from simlora.validate.rows import Row

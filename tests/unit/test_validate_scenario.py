@@ -10,9 +10,9 @@ import pytest
 from validate_runs import ROWS, RUN, write_run
 
 from simlora.errors import ConfigError
+from simlora.runs.recorded import read_recorded_run
 from simlora.scenario import Scenario
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import read_recorded_run
 from simlora.validate.recorded_model import gpu_name
 from simlora.validate.replay import Replay, replays
 from simlora.validate.residents import spread

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from simlora.errors import ConfigError
 from simlora.scenario.messages import config_error
 
-FORMAT = "simlora-run/1"
 RUN = "run.json"
+SERVER = "simlora"
+"""What a run of the simulator itself has as its server."""
 
 _NOT_READ = ("torch", "weights", "ignore_eos", "wall_s", "tokenizer", "notes", "command", "date")
 """Keys that a recording may hold for its reader's eyes."""

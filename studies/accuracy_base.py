@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from llmservingsim_runs import convert, run_names
 
 from simlora.latency.scaling import ROOFLINE_FLOPS_FRACTION, ROOFLINE_MEMORY_FRACTION
+from simlora.runs.recorded import read_recorded_run
 from simlora.validate.compare import compare
 from simlora.validate.fit import fit_from_runs
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import read_recorded_run
 
 METRICS = {"request_throughput_rps": "throughput", "ttft_mean_s": "TTFT mean", "tpot_mean_s": "TPOT mean"} | {
     "e2e_mean_s": "E2E mean"
@@ -29,7 +29,7 @@ ABOUT = (
     "that hold all of them. No calibration is of these GPUs or architectures: roofline takes "
     f"{ROOFLINE_MEMORY_FRACTION:.0%} of the datasheet's bandwidth and {ROOFLINE_FLOPS_FRACTION:.0%} of its FLOPS, and "
     "host and front end from the H200. The last rows: fitted by `simlora calibrate --from-runs` to another model's run "
-    "on that GPU. Written by `python benchmarks/accuracy.py --base FOLDER`."
+    "on that GPU. Written by `python studies/accuracy.py --base FOLDER`."
 )
 
 

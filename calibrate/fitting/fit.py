@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlora.latency.calibration import Calibration, GpuId, Provenance, Term, Terms
-from simlora.latency.fitting.attention import fit_attention
-from simlora.latency.fitting.collectives import fit_collectives
-from simlora.latency.fitting.copies import fit_copies
-from simlora.latency.fitting.core import TermFit, worst
-from simlora.latency.fitting.lora import fit_lora
-from simlora.latency.fitting.operators import fit_operators
-from simlora.latency.fitting.samples import Row, check_row
 from simlora.scenario.model_spec import ModelSpec
+
+from .attention import fit_attention
+from .collectives import fit_collectives
+from .copies import fit_copies
+from .core import TermFit, worst
+from .lora import fit_lora
+from .operators import fit_operators
+from .samples import Row, check_row
 
 HELD_OUT_SEED = 20
 FIXED_LOAD_COSTS = ("module_s", "mismatch_module_s", "disk_module_s", "disk_bytes_per_s", "overlapped")

@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simlora.errors import ConfigError
-from simlora.results.metrics import metrics_from_requests
-from simlora.results.run_json import SERVER
-from simlora.validate.measurements import (
+from simlora.runs.measurements import (
     DecodeRow,
     LoadRow,
     PrefillRow,
@@ -25,7 +23,7 @@ from simlora.validate.measurements import (
     read_prefills,
     read_steps,
 )
-from simlora.validate.run_file import RunFile, read_run_file
+from simlora.runs.run_file import RUN, SERVER, RunFile, read_run_file
 from simlora.workload.adapters import AdapterTable
 from simlora.workload.mapping import map_adapters
 from simlora.workload.recorded_adapters import adapters_from_trace
@@ -83,7 +81,7 @@ class RecordedRun:
     @property
     def source(self) -> str:
         """The run.json, for messages."""
-        return str(self.folder / "run.json")
+        return str(self.folder / RUN)
 
     @property
     def ranks(self) -> Ints:
@@ -98,20 +96,6 @@ class RecordedRun:
         if self.requests is not None:
             tokens.append(int((self.requests.prompt_tokens + self.requests.output_tokens).max()))
         return max(tokens)
-
-    def metrics(self) -> dict[str, float | None]:
-        """The measured metrics of its requests (empty without any)."""
-        requests = self.requests
-        if requests is None:
-            return {}
-        return metrics_from_requests(
-            requests.arrival_s,
-            requests.ttft_s,
-            requests.e2e_s,
-            requests.output_tokens,
-            cut_s=self.run.cut_s,
-            preemptions=requests.preemptions,
-        )
 
 
 def read_recorded_run(path: str | Path) -> RecordedRun:

@@ -9,7 +9,9 @@ import numpy as np
 
 from simlora.latency.calibration import CollectiveParameters
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
-from simlora.latency.fitting.core import (
+from simlora.scenario.model_spec import ModelSpec
+
+from .core import (
     Array,
     TermFit,
     fit_positive,
@@ -20,8 +22,7 @@ from simlora.latency.fitting.core import (
     seconds,
     spans,
 )
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.scenario.model_spec import ModelSpec
+from .samples import Row, of_op
 
 START = {"latency_s": 1e-5, "link_fraction": 0.5}
 

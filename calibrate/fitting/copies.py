@@ -8,7 +8,11 @@ import numpy as np
 
 from simlora.latency.calibration import CopyParameters
 from simlora.latency.copies import Copies
-from simlora.latency.fitting.core import (
+from simlora.latency.step import DISK, HOST
+from simlora.scenario.lora_modules import ALL_LINEAR
+from simlora.scenario.model_spec import ModelSpec
+
+from .core import (
     Array,
     TermFit,
     fit_positive,
@@ -19,10 +23,7 @@ from simlora.latency.fitting.core import (
     seconds,
     spans,
 )
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.latency.step import DISK, HOST
-from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from .samples import Row, of_op
 
 OVERLAPPED = "overlapped"
 LARGE_BYTES = 2**20

@@ -185,7 +185,7 @@ def report(
     lines = [
         "# Accuracy against published runs of vLLM 0.8.5 on an H100 (64 GB)",
         "",
-        "Written by `python benchmarks/accuracy.py --agullo FILE.csv`. Runs of an hour with many adapters "
+        "Written by `python studies/accuracy.py --agullo FILE.csv`. Runs of an hour with many adapters "
         "(FerranAgulloLopez/GPULLMAdapterOptimization, Apache-2.0), simulated with the calibration `nvidia-h100`: "
         "its operators, attention, LoRA and host terms are fitted to single steps and to rows of `real_results/qwen*`. "
         "SMAPE is full-scale: the mean of |s - m| / ((|s| + |m|) / 2).",

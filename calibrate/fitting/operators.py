@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from simlora.latency.calibration import OperatorParameters
-from simlora.latency.fitting.core import (
+from simlora.latency.operators import Operators
+from simlora.scenario.model_spec import ModelSpec
+
+from .core import (
     Array,
     TermFit,
     fit_positive,
@@ -20,9 +23,7 @@ from simlora.latency.fitting.core import (
     seconds,
     spans,
 )
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.latency.operators import Operators
-from simlora.scenario.model_spec import ModelSpec
+from .samples import Row, of_op
 
 ELEMENTWISE = ("norm", "rope", "silu_mul", "sampler")
 START = {

@@ -9,7 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from simlora.latency.calibration import AttentionParameters
-from simlora.latency.fitting.core import (
+from simlora.latency.operators import Attention
+from simlora.scenario.model_spec import ModelSpec
+
+from .core import (
     Array,
     TermFit,
     fit_positive,
@@ -20,9 +23,7 @@ from simlora.latency.fitting.core import (
     seconds,
     spans,
 )
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.latency.operators import Attention
-from simlora.scenario.model_spec import ModelSpec
+from .samples import Row, of_op
 
 START = {"kv_bytes_per_s": 2e12, "request_tokens": 30.0, "prefill_flops": 3e14, "decode_s": 8e-6, "prefill_s": 1e-5}
 Models = Mapping[str, ModelSpec]

@@ -8,7 +8,12 @@ import numpy as np
 from scipy.optimize import nnls
 
 from simlora.latency.calibration import LoraKernelParameters
-from simlora.latency.fitting.core import (
+from simlora.latency.lora_kernels import LoraKernels
+from simlora.latency.shapes import lora_linears
+from simlora.scenario.lora_modules import ALL_LINEAR
+from simlora.scenario.model_spec import ModelSpec
+
+from .core import (
     Array,
     TermFit,
     held_out_mask,
@@ -18,11 +23,7 @@ from simlora.latency.fitting.core import (
     seconds,
     spans,
 )
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.latency.lora_kernels import LoraKernels
-from simlora.latency.shapes import lora_linears
-from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from .samples import Row, of_op
 
 FAMILIES = ("vllm", "padded")
 """In order of preference. vllm's samples leave out the zeroing of the shrink buffers, padded's hold it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simlora.errors import ConfigError
-from simlora.validate.run_file import RUN
+from simlora.runs.run_file import RUN
 
 
 def run_folders(paths: Sequence[str | Path]) -> list[Path]:

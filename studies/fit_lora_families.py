@@ -1,6 +1,6 @@
 """Fits the terms of other engines' kernels, launches, copies and sends, and writes them into the H200 calibrations.
 
-python benchmarks/fit_lora_families.py
+python studies/fit_lora_families.py
 
 Reads scenarios/calibrations/samples/nvidia-h200/samples.jsonl.gz (SGLang's kernels, launches, copies),
 send_recv.json beside it and benchmarks/results/kernels-h200.json (the same kernels again, this project's, torch.bmm and
@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from simlora.calibrate.fitting.families import fit_families
+from simlora.calibrate.fitting.fit import HELD_OUT_SEED
+from simlora.calibrate.fitting.samples import Row, of_op
+from simlora.calibrate.fitting.sends import fit_sends
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.calibration_engines import (
@@ -25,10 +29,6 @@ from simlora.latency.calibration_engines import (
     LaunchParameters,
     LaunchTerm,
 )
-from simlora.latency.fitting.families import fit_families
-from simlora.latency.fitting.fit import HELD_OUT_SEED
-from simlora.latency.fitting.samples import Row, of_op
-from simlora.latency.fitting.sends import fit_sends
 from simlora.latency.store import load_calibration
 from simlora.scenario import GPUS
 from simlora.scenario.model_catalog import builtin_model

@@ -1,6 +1,6 @@
 """Four base-model runs of vLLM 0.19 published with LLMServingSim, as recorded runs (simlora-run/1).
 
-    python benchmarks/llmservingsim_runs.py [--data FOLDER] --out FOLDER
+    python studies/llmservingsim_runs.py [--data FOLDER] --out FOLDER
 
 Source: casys-kaist/LLMServingSim, commit 5daddb2 (2026-08-21), MIT. Each run has NAME__meta.json (engine flags) and
 NAME__requests.jsonl with two clocks: arrival_time is the wall clock, the other stamps are the engine's monotonic clock,

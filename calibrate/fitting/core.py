@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simlora.latency.calibration import Part, Range
-from simlora.latency.fitting.samples import Row
+
+from .samples import Row
 
 Array = NDArray[np.float64]
 Predict = Callable[[Mapping[str, float]], Array]

@@ -202,7 +202,7 @@ def _falls(values: list[float]) -> bool:
 def report(results: list[Result]) -> str:
     lines = ["# Accuracy on S-LoRA's published runs", ""]
     lines += [
-        "Written by `python benchmarks/accuracy.py --slora FILE.csv`.",
+        "Written by `python studies/accuracy.py --slora FILE.csv`.",
         "",
         ABOUT,
         "",

@@ -1,9 +1,9 @@
 """Accuracy of the simulator against recorded runs, as Markdown.
 
-    python benchmarks/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
-    python benchmarks/accuracy.py --base FOLDER [--out reports/accuracy.md]
-    python benchmarks/accuracy.py --agullo FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
-    python benchmarks/accuracy.py --slora FILE.csv [--json OUT.json]
+    python studies/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
+    python studies/accuracy.py --base FOLDER [--out reports/accuracy.md]
+    python studies/accuracy.py --agullo FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
+    python studies/accuracy.py --slora FILE.csv [--json OUT.json]
 
 --truth: recorded runs (default: ../shared/truth). --calibrations: for each run without-RUN.json, a calibration that was
 fitted without that run; other runs use the shipped calibration, and the table says whether it has seen them.
@@ -26,11 +26,11 @@ import accuracy_slora
 import report_file
 
 from simlora.latency.store import choose_calibration, load_calibration
+from simlora.runs.folders import run_folders
+from simlora.runs.recorded import RecordedRun, read_recorded_run
 from simlora.validate.compare import compare
 from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded import RecordedRun, read_recorded_run
 from simlora.validate.rows import DECODE, LOAD, PREFILL, Row
-from simlora.validate.run_folders import run_folders
 from simlora.validate.scenario_of_run import scenario_of_run
 from simlora.validate.table import KNIFE_EDGE, error_text
 
@@ -50,7 +50,7 @@ NAMES = {"request_throughput_rps": "throughput", "tpot_mean_s": "TPOT mean", "tt
 }
 HEAD = f"""# Accuracy against a real server
 
-Written by `python benchmarks/accuracy.py`. Errors are simulated / measured - 1; in brackets the same with all step \
+Written by `python studies/accuracy.py`. Errors are simulated / measured - 1; in brackets the same with all step \
 times 5 % shorter and 5 % longer. {KNIFE_EDGE} marks a measured value between those two. Each run is one recording: \
 how much a repetition would differ is not known.
 """

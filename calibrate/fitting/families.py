@@ -20,11 +20,12 @@ from simlora.latency.families.base import CostedFamily
 from simlora.latency.families.choice import Layout, family_term, make_family
 from simlora.latency.families.tiled import ONE_ROW, Tiled, growing_chunk
 from simlora.latency.families.work import Cost, LoraWork
-from simlora.latency.fitting.core import Array, held_out_mask, held_out_rms, relative_rms, seconds, spans
-from simlora.latency.fitting.samples import Row, of_op
 from simlora.latency.step import AdapterMix
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model_spec import ModelSpec
+
+from .core import Array, held_out_mask, held_out_rms, relative_rms, seconds, spans
+from .samples import Row, of_op
 
 SAMPLED = {"csgmv": "sglang", "simlora": "simlora", "padded-bmm": "bmm", "loop": "loop", "bgmv": "bgmv"}
 """Family -> its name in samples."""

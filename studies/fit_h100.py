@@ -1,7 +1,7 @@
 """Fits scenarios/calibrations/nvidia-h100.json (vLLM 0.8.5) to published measurements, without a GPU.
 
-    python benchmarks/fit_h100.py --agullo FILE.csv                  # half an hour on two cores
-    python benchmarks/fit_h100.py --held-out SCORES.json             # writes accuracy.py's error on other rows into it
+    python studies/fit_h100.py --agullo FILE.csv                  # half an hour on two cores
+    python studies/fit_h100.py --held-out SCORES.json             # writes accuracy.py's error on other rows into it
 
 Kernel terms start from the H200's, scaled by bandwidth. First, single steps: full batches of decodes, prompts, and
 steps of runs that are saturated (h100_samples.py), priced directly. Then runs between idle and saturated are simulated
@@ -49,7 +49,7 @@ from simlora.scenario.model_catalog import builtin_model
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "scenarios" / "calibrations" / "nvidia-h100.json"
 GPU = "h100-64gb"
-COMMAND = "python benchmarks/fit_h100.py --agullo agullo_vllm_h100_multilora_runs.csv"
+COMMAND = "python studies/fit_h100.py --agullo agullo_vllm_h100_multilora_runs.csv"
 
 Key = tuple[str, str]
 

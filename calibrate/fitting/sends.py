@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from simlora.latency.calibration_engines import SendParameters, SendTerm
-from simlora.latency.fitting.core import Array, fit_positive, held_out_mask, held_out_rms, relative_rms, seconds, spans
-from simlora.latency.fitting.samples import Row, of_op
+
+from .core import Array, fit_positive, held_out_mask, held_out_rms, relative_rms, seconds, spans
+from .samples import Row, of_op
 
 START = {"latency_s": 3e-5, "link_fraction": 0.7}
 

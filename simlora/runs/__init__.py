@@ -1,0 +1,1 @@
+"""Recorded runs in the format simlora-run/1: read and written here alone."""
