@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
-from simlora.workload.requests import RequestTable
+from simlora.workload.request_table import RequestTable
 
 BATCH = 32
 ZIPF = 1.5

@@ -19,7 +19,7 @@ from typing import Any
 import simpy
 
 from simlora.engines.vllm import engine as hot
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate

@@ -9,7 +9,7 @@ import torch
 
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR, module_shape
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .bench import Bench
 

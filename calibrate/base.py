@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.store import choose_calibration
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 
 DEFAULT_VERSION = "0.20"
 

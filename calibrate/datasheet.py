@@ -7,8 +7,7 @@ from typing import Any
 
 from simlora.latency.calibration import GpuId
 from simlora.latency.scaling import gpu_id
-from simlora.scenario.gpu_catalog import builtin_gpu
-from simlora.scenario.gpu_spec import HOST_LINKS, GpuSpec
+from simlora.scenario.gpu import HOST_LINKS, GpuSpec, builtin_gpu
 
 from .fitting.samples import of_op
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from simlora.latency.shapes import attention_linears, mlp_linears
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .bench import Bench
 from .elementwise import add_norm, rope_and_cache, silu_mul

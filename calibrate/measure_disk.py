@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .adapters import Pair, host_adapter
 from .bench import Bench, Rows, row

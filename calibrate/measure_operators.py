@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from simlora.latency.shapes import Linear, attention_linears, logit_bytes_per_row, mlp_linears
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .bench import Bench, Row, Rows, measured
 from .decoder import Decoder, sample

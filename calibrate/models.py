@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from simlora.errors import SimloraError
-from simlora.scenario.model_catalog import builtin_model
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec, builtin_model
 
 TINY = ModelSpec(
     name="tiny",

@@ -16,7 +16,8 @@ import numpy as np
 import report_file
 from slora_rows import GPUS, POOL, SloraRow, adapters_of, read_rows, requests_of
 
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -12,14 +12,15 @@ from agullo_rows import AgulloRow
 from agullo_scrape import Stall, delivered, merged_tokens
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs, make_replicas, make_requests
 from simlora.sim.clock import Clock
 from simlora.sim.collect import replica_log, request_log
 from simlora.sim.inputs import Inputs
 from simlora.sim.log import Floats, ReplicaLog, RequestLog
 from simlora.sim.simulation import Simulation
-from simlora.workload.adapters import AdapterTable
+from simlora.workload.adapter_table import AdapterTable
 
 SHORT_CONTEXT = 4096
 """max_model_len where the ledger holds less than the model's own limit."""

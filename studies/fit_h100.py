@@ -43,8 +43,8 @@ from simlora.latency.model import StepLatency
 from simlora.latency.scaling import START_VLLM_0_8, scale_to_gpu
 from simlora.latency.step import Prefill, StepPlan, StepTiming
 from simlora.latency.store import load_calibration
-from simlora.scenario.gpu_catalog import builtin_gpu
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.gpu import builtin_gpu
+from simlora.scenario.model import builtin_model
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "scenarios" / "calibrations" / "nvidia-h100.json"

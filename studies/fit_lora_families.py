@@ -30,8 +30,8 @@ from simlora.latency.calibration_engines import (
     LaunchTerm,
 )
 from simlora.latency.store import load_calibration
-from simlora.scenario import GPUS
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import builtin_model
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scenarios" / "calibrations"

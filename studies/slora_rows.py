@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.requests import RequestTable
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.request_table import RequestTable
 
 RANKS = {"S1": (8,), "S2": (64, 32, 16, 8)}
 """Adapter i has rank i modulo the tuple. Both settings serve Llama-7B."""

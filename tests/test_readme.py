@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from simlora.cli import app
-from simlora.scenario import ENGINES
+from simlora.scenario.engines import ENGINES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,7 +10,7 @@ import numpy as np
 
 from simlora.latency.calibration import AttentionParameters
 from simlora.latency.operators import Attention
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .core import (
     Array,

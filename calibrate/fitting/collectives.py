@@ -9,7 +9,7 @@ import numpy as np
 
 from simlora.latency.calibration import CollectiveParameters
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .core import (
     Array,

@@ -10,7 +10,7 @@ from simlora.latency.calibration import CopyParameters
 from simlora.latency.copies import Copies
 from simlora.latency.step import DISK, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .core import (
     Array,

@@ -22,7 +22,7 @@ from simlora.latency.families.tiled import ONE_ROW, Tiled, growing_chunk
 from simlora.latency.families.work import Cost, LoraWork
 from simlora.latency.step import AdapterMix
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .core import Array, held_out_mask, held_out_rms, relative_rms, seconds, spans
 from .samples import Row, of_op

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simlora.latency.calibration import Calibration, GpuId, Provenance, Term, Terms
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .attention import fit_attention
 from .collectives import fit_collectives

@@ -11,7 +11,7 @@ from simlora.latency.calibration import LoraKernelParameters
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.shapes import lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 from .core import (
     Array,

@@ -31,9 +31,8 @@ def read_scenario(
     """The scenario that the arguments describe, and notes about how it came about."""
     import yaml
 
-    from simlora.scenario import changed, load_scenario
+    from simlora.scenario.load import changed, load_scenario, read_yaml
     from simlora.scenario.vllm_args import scenario_from_vllm_args
-    from simlora.scenario.yaml_file import read_yaml
 
     notes: tuple[str, ...] = ()
     if vllm_args is not None:

@@ -26,8 +26,8 @@ def compare(
 ) -> None:
     """Play one scenario on several engines: cost, latency, and why they differ."""
     from simlora.plan.compare import as_json, compare_engines
-    from simlora.report.compare import comparison_tables, comparison_texts, json_text
-    from simlora.results.whole_file import check_writable, write_texts, write_whole
+    from simlora.report.comparison import comparison_tables, comparison_texts, json_text
+    from simlora.results.atomic_write import check_writable, write_texts, write_whole
 
     names = [name.strip() for name in engines.split(",") if name.strip()]
     if not names:

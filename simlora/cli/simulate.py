@@ -11,8 +11,7 @@ import typer
 import simlora
 from simlora.cli.common import ARGUMENTS, Override, ScenarioFile, VllmArgs, app, err, out, progress_of, read_scenario
 from simlora.errors import ConfigError
-
-TRACE_FORMATS_HELP = "azure, burstgpt, mooncake, vllm-bench, simlora-run, csv or auto"
+from simlora.scenario.trace_formats import TRACE_FORMATS
 
 
 @app.command()
@@ -35,9 +34,9 @@ def run(
     from simlora.plan.decision import decide
     from simlora.report.decision import decision_panel
     from simlora.report.terminal import run_tables
+    from simlora.results.atomic_write import check_writable
     from simlora.results.files import check_folder
     from simlora.results.summary import summarize
-    from simlora.results.whole_file import check_writable
     from simlora.sim.build import build_inputs
     from simlora.sim.simulate import simulate
 
@@ -73,7 +72,7 @@ def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Ove
     from simlora.memory.fit import build_ledger, require_fit, scenario_shortage
     from simlora.memory.rows import binding, ledger_rows
     from simlora.plan.advice import memory_advice
-    from simlora.report.memory import memory_table
+    from simlora.report.terminal import memory_table
 
     scenario, notes = read_scenario(file, from_vllm_args, set_, None)
     ledger = build_ledger(scenario)
@@ -85,9 +84,7 @@ def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Ove
 @app.command()
 def trace(
     file: Annotated[Path, typer.Argument(help="Trace file, or folder of a recorded run")],
-    format_: Annotated[
-        str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm-bench, simlora-run, csv or auto")
-    ] = "auto",
+    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(TRACE_FORMATS)} or auto")] = "auto",
     unit: Annotated[str | None, typer.Option(help="Unit of numeric time stamps: s, ms, us or ns")] = None,
     adapter_column: Annotated[str | None, typer.Option(help="Column that names the adapter")] = None,
     jitter: Annotated[bool, typer.Option("--jitter", help="Spread quantised stamps over the clock's tick")] = False,
@@ -96,11 +93,11 @@ def trace(
     convert: Annotated[Path | None, typer.Option(help="Write the trace as plain CSV")] = None,
 ) -> None:
     """Show what a trace holds, and convert it."""
-    from simlora.report.trace import trace_table
-    from simlora.workload.describe import describe_trace
-    from simlora.workload.export import write_canonical
-    from simlora.workload.trace import TraceOptions
-    from simlora.workload.trace_reader import read_trace
+    from simlora.report.terminal import trace_table
+    from simlora.workload.traces.describe import describe_trace
+    from simlora.workload.traces.reader import read_trace
+    from simlora.workload.traces.simlora_csv import write_canonical
+    from simlora.workload.traces.table import TraceOptions
 
     if unit not in (None, "s", "ms", "us", "ns"):
         raise ConfigError(ARGUMENTS, "--unit", unit, "one of: s, ms, us, ns")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from simlora.latency.calibration import CollectiveParameters
 from simlora.latency.calibration_engines import SendParameters
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 ALL_REDUCES_PER_LAYER = 2
 SMALL_COLLECTIVES_PER_LAYER = 4

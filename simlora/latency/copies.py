@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from simlora.latency.calibration import CopyParameters
 from simlora.latency.step import GPU, HOST
 from simlora.scenario.lora_modules import adapter_bytes, module_shape
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from simlora.latency.families.padded import LAUNCHES as VLLM_LAUNCHES
 from simlora.latency.host import Host
 from simlora.latency.profiles import EngineProfile
 from simlora.latency.shapes import lora_linears
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from simlora.latency.pipeline import PipelineTiming, split_stages
 from simlora.latency.profiles import Overlap, engine_profile
 from simlora.latency.step import StepPlan
 from simlora.latency.transfers import Transfers
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 CAPTURE_PASSES = 2
 """A graph is captured by running the step once to warm up and once to record it."""

@@ -7,9 +7,9 @@ from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.family_latency import FamilyLatency
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.store import needs_families
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 def step_latency(

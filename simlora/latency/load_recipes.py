@@ -7,7 +7,7 @@ from simlora.latency.calibration_engines import LaunchParameters
 from simlora.latency.inputs import ArtifactSwitch, EngineSettings
 from simlora.latency.transfers import Recipe, matrices
 from simlora.scenario.lora_modules import module_shape
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 PAPER_COPIES, ARTIFACT_COPIES = 1, 2
 """S-LoRA's published code copies a layer's combined tensor once for the key buffer and again for the value buffer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simlora.latency.calibration import OperatorParameters
 from simlora.latency.shapes import lora_linears
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 def merge_s(model: ModelSpec, tp: int, modules: tuple[str, ...], rank: int, operators: OperatorParameters) -> float:

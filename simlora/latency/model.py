@@ -21,9 +21,9 @@ from simlora.latency.operators import Attention, Operators
 from simlora.latency.ranges import StepRanges, largest, static_extrapolations
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.latency.step import Prefill, StepPlan, StepTiming
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, supported_modules
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 _Fixed = tuple[float, float, float, float, float, float, float, tuple[str, ...]]
 """host before, after, launching (0: a graph), of a repetition; base, lora, collective; extrapolated terms."""

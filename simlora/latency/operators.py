@@ -16,7 +16,7 @@ from simlora.latency.shapes import (
     mlp_linears,
     penalty_bytes_per_row,
 )
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simlora.latency.calibration import OPTIONAL_TERMS, Calibration, Term
 from simlora.latency.inputs import EngineSettings
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 def static_extrapolations(calibration: Calibration, model: ModelSpec, engine: EngineSettings) -> tuple[str, ...]:

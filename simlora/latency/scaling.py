@@ -7,7 +7,7 @@ from typing import Any
 from simlora.latency.calibration import Calibration, GpuId, StartParameters, Term
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling_engines import scaled_families, scaled_launches
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 
 ROOFLINE_MEMORY_FRACTION = 0.8
 ROOFLINE_FLOPS_FRACTION = 0.6

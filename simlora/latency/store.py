@@ -13,7 +13,7 @@ from simlora.errors import ConfigError
 from simlora.latency.calibration import FAMILY_TERMS, OPTIONAL_TERMS, Calibration
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling import scale_to_engine, scale_to_gpu
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLDERS = (_PACKAGE.parent / "scenarios" / "calibrations", _PACKAGE / "shipped" / "calibrations")

@@ -21,7 +21,7 @@ from simlora.latency.calibration import CopyParameters
 from simlora.latency.calibration_engines import HostMemoryParameters
 from simlora.latency.step import GPU, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes, module_shape
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 HOST_LINK, DISK_LINK = "host", "disk"
 ROW_PARALLEL = ("o_proj", "down_proj")

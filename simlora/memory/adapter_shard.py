@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simlora.scenario.lora_modules import EMBEDDINGS, module_shape
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 _SPLIT_BY_INPUT = ("o_proj", "down_proj")
 

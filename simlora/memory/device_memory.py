@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simlora.memory.torch_allocator import MIB
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 
 _HIDDEN_FIXED_BYTES = 370 * MIB
 _HIDDEN_FRACTION = 0.0019

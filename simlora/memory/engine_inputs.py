@@ -14,9 +14,9 @@ from simlora.memory.shard import Shard, shards
 from simlora.memory.torch_allocator import CachingAllocator
 from simlora.memory.vllm_rules import BASE_GRAPH_BYTES_PER_LAYER, LORA_GRAPH_BYTES_PER_LAYER, V0_8_5
 from simlora.memory.weight_tensors import weight_tensors
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario

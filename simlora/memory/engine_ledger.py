@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simlora.memory.base import AdapterRoom
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import adapter_bytes
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 WEIGHTS, ADAPTERS, ACTIVATIONS, GRAPHS, CONTEXT, SLACK = "weights", "adapters", "activations", "graphs", "cuda", "slack"
 """Roles of parts."""

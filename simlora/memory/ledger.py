@@ -20,9 +20,9 @@ from simlora.memory.shard import Shard, shards
 from simlora.memory.torch_allocator import CachingAllocator
 from simlora.memory.vllm_rules import memory_rules
 from simlora.memory.weight_tensors import weight_tensors
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 
 @dataclass(frozen=True)

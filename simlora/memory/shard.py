@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simlora.memory.settings import MemorySettings
 from simlora.memory.vllm_rules import MemoryRules
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 _VOCAB_PADDING = 64
 """vLLM pads the vocabulary to a multiple of this before it divides it over the GPUs."""

@@ -15,7 +15,7 @@ from simlora.memory.engine_inputs import MemoryInputs, activation_part, context_
 from simlora.memory.engine_ledger import ADAPTERS, AdapterNeed, EngineLedger, Part
 from simlora.memory.shard import Shard
 from simlora.scenario.lora_modules import ATTENTION
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario

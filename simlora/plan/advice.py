@@ -7,7 +7,7 @@ from simlora.latency.store import choose_calibration
 from simlora.memory.advice import advice, rank_waste
 from simlora.memory.fit import AnyLedger
 from simlora.memory.ledger import MemoryLedger
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 
 TYPICAL_BATCH = 32
 """Decoding requests for which the price in time is stated."""

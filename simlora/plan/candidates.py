@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from simlora.memory.advice import rank_waste
-from simlora.scenario import Scenario
-from simlora.scenario.host_cache import largest_host_cache
+from simlora.scenario.checks import largest_host_cache
+from simlora.scenario.root import Scenario
 
 Changes = dict[str, Any]
 """Key path -> new value."""

@@ -10,13 +10,13 @@ from typing import Any
 from simlora.errors import ConfigError
 from simlora.plan.reasons import reasons
 from simlora.plan.variants import DEDICATED, variant
-from simlora.results.cost import usd_per_month
+from simlora.results.gpus import usd_per_month
 from simlora.results.summary import summarize
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
-from simlora.workload.adapters import build_adapters
+from simlora.workload.adapter_table import build_adapters
 from simlora.workload.requests import build_requests
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from simlora.errors import SimloraError
 from simlora.plan.candidates import candidates, value_of
 from simlora.results.summary import summarize
-from simlora.scenario import Scenario, changed
+from simlora.scenario.load import changed
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simlora.results.words import CATEGORY_WORDS
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 
 NOTABLE = 0.01
 """A share from which something is mentioned."""

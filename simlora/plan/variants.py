@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from simlora.errors import ConfigError
-from simlora.scenario import ENGINES, Scenario, scenario_from_dict
-from simlora.scenario.host_cache import largest_host_cache
+from simlora.scenario.checks import largest_host_cache
+from simlora.scenario.engines import ENGINES
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.scenario.versions import V0_20
 
 DEDICATED = "dedicated"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from simlora.report import units
-from simlora.results.cost import usd_per_month
+from simlora.results.gpus import usd_per_month
 
 CATEGORY_LABELS = {
     "queue_slots": "waiting for an adapter slot",

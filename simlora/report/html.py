@@ -11,9 +11,9 @@ from simlora.report.decision import change_label, recommendation
 from simlora.report.facts import Summary
 from simlora.report.html_template import TEMPLATE
 from simlora.report.plots import cdf_plot, timeline_plot
-from simlora.results.fairness import tenant_rows, worst
-from simlora.results.latency import Measured
-from simlora.scenario import Scenario
+from simlora.results.measured import Measured
+from simlora.results.tenants import tenant_rows, worst
+from simlora.scenario.root import Scenario
 from simlora.sim.log import SimulationLog
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS, Timeline
 from simlora.sim.log import SimulationLog
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.quantiles import group_quantiles
 from simlora.results.timeline import WAITS
 from simlora.results.timeseries import replica_series

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simlora.errors import ConfigError
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.requests_csv import write_requests
 from simlora.results.run_json import run_text
 from simlora.results.summary import to_json

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simlora.results.engine_terms import QUEUE_COUNTS_AS_SEATED, SEATS, TOKEN_BUDGETS, kind_of
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS, Timeline
 
 Floats = npt.NDArray[np.float64]

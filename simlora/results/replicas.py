@@ -1,18 +1,203 @@
-"""One entry per replica of a summary's `replicas` list."""
+"""What replicas held: adapters (hits, loads, ranks and padding, demand for slots), KV blocks, and one row for each."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from simlora.results.adapters import gpu_hit_rate, loads
-from simlora.results.cost import up_s
-from simlora.results.engine_terms import slot_limit
-from simlora.results.latency import Measured
-from simlora.results.memory import kv_usage_max, kv_usage_mean
+from simlora.results.engine_terms import pads_ranks, slot_limit, slot_rank
+from simlora.results.gpus import up_s
+from simlora.results.measured import Measured
 from simlora.results.metrics import rate
-from simlora.results.timeline import WAITS
+from simlora.results.timeline import WAITS, Timeline
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.sim.log import ReplicaLog
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def adapters_block(measured: Measured) -> dict[str, Any]:
+    """{distinct, gpu_hit_rate, host_hit_rate, loads, load_bytes, evictions, churn_per_s}.
+
+    gpu_hit_rate: share of admissions (base requests left out) whose adapter was on the GPU. host_hit_rate: of the other
+    admissions, the share whose adapter was in host memory. loads counts those that an engine begins ahead of an
+    admission, too. churn: adapters thrown out of the GPU per simulated second.
+    """
+    replicas = measured.log.replicas
+    evictions = sum(replica.evictions for replica in replicas)
+    adapter = measured.log.requests.adapter
+    return {
+        "distinct": len(np.unique(adapter[adapter > 0])),
+        "gpu_hit_rate": gpu_hit_rate(*replicas),
+        "host_hit_rate": rate(sum(replica.host_hits for replica in replicas), sum(map(misses, replicas))),
+        "loads": sum(map(loads, replicas)),
+        "load_bytes": sum(replica.load_bytes for replica in replicas),
+        "evictions": evictions,
+        "churn_per_s": rate(evictions, measured.log.end_s),
+    }
+
+
+def misses(replica: ReplicaLog) -> int:
+    """Admissions whose adapter was not on the GPU, by any tier."""
+    return replica.host_hits + replica.disk_loads + replica.remote_loads
+
+
+def loads(replica: ReplicaLog) -> int:
+    """Adapters brought to the GPU, from any tier, for an admission or ahead of one."""
+    return misses(replica) if replica.loads is None else replica.loads
+
+
+def gpu_hit_rate(*replicas: ReplicaLog) -> float | None:
+    """Share of admissions whose adapter was already on the GPU; None when there was no admission with an adapter."""
+    hits = sum(replica.gpu_hits for replica in replicas)
+    return rate(hits, hits + sum(map(misses, replicas)))
+
+
+def transfers_block(measured: Measured) -> dict[str, Any]:
+    """{h2d_bytes, h2d_busy_fraction, stall_s}.
+
+    h2d_busy_fraction: bytes over what the host links of the replicas' GPUs could carry in the simulated time at their
+    datasheet rate (a floor: real copies are slower). stall_s: seconds that loads added to steps, summed over replicas;
+    every request in such a step waits for it.
+    """
+    replicas = measured.log.replicas
+    h2d_bytes = sum(replica.load_bytes for replica in replicas)
+    link = getattr(getattr(measured.log.scenario, "gpu_spec", None), "host_link_bytes_per_s", None)
+    capacity = link and link * sum(replica.gpus for replica in replicas) * measured.log.end_s
+    return {
+        "h2d_bytes": h2d_bytes,
+        "h2d_busy_fraction": rate(h2d_bytes, capacity),
+        "stall_s": sum(float(np.sum(timeline.load_s)) for timeline in measured.timelines),
+    }
+
+
+def ranks_block(measured: Measured) -> dict[str, Any]:
+    """{share_by_rank, padded_compute_waste_fraction, padded_memory_waste_bytes}.
+
+    share_by_rank: share of offered requests per rank (0: base model). Compute waste: share of the time of LoRA kernels
+    spent on rank padding. Memory waste: bytes of all slots beyond what their adapters need at their own rank, taking an
+    adapter in a slot to have the mean rank of the requests with adapters; unsharded. Kernels that do not pad waste no
+    compute, and engines that give an adapter what it needs no memory.
+    """
+    requests = measured.log.requests
+    ranks, counts = np.unique(requests.rank, return_counts=True)
+    offered = len(requests.rank)
+    return {
+        "share_by_rank": {str(rank): int(count) / offered for rank, count in zip(ranks, counts, strict=True)},
+        "padded_compute_waste_fraction": _compute_waste(measured),
+        "padded_memory_waste_bytes": _memory_waste(measured),
+    }
+
+
+def _compute_waste(measured: Measured) -> float | None:
+    if not pads_ranks(measured.log.scenario.engine):
+        return 0.0
+    wasted = total = 0.0
+    for replica in measured.log.replicas:
+        lora_s = replica.runs["lora_s"] * replica.runs["steps"]
+        wasted += float(np.sum(lora_s * replica.runs["waste_rank_fraction"]))
+        total += float(np.sum(lora_s))
+    return rate(wasted, total)
+
+
+def _memory_waste(measured: Measured) -> int | None:
+    scenario = measured.log.scenario
+    if not getattr(scenario.engine, "enable_lora", True):
+        return 0
+    model, modules = getattr(scenario, "model_spec", None), getattr(scenario, "slot_modules", None)
+    rank = measured.log.requests.rank[measured.log.requests.adapter > 0]
+    if model is None or modules is None or not len(rank):
+        return None
+    slots = sum(replica.slots for replica in measured.log.replicas)
+    unused_rank = slot_rank(scenario) - float(rank.mean())
+    return round(slots * unused_rank * adapter_bytes(model, 1, modules)) if unused_rank > 0 else 0
+
+
+def active_adapters(measured: Measured) -> dict[str, Any]:
+    """{mean, max, over_slots_fraction}: distinct adapters with a request in the system at one time, per replica.
+
+    over_slots_fraction: share of the simulated time in which they outnumber the slots of their replica, so that
+    somebody must wait; 0 for engines that bound the bytes of adapters and not their number. mean and
+    over_slots_fraction are averages over the replicas, max is the largest of any.
+    """
+    requests, end_s = measured.log.requests, measured.log.end_s
+    counted = bool(getattr(measured.log.scenario.engine, "enable_lora", True))
+    means, overs, largest = [], [], 0
+    for index, replica in enumerate(measured.log.replicas):
+        own = (requests.replica == index) & (requests.adapter > 0) & ~measured.rejected
+        begin, end = requests.routed_s[own], requests.last_token_s[own]
+        begin, end = busy_intervals(requests.adapter[own], begin, np.where(np.isnan(end), end_s, end))
+        width, level = _levels(begin, end)
+        means.append(float(np.dot(width, level)) / end_s if end_s else 0.0)
+        over = level > replica.slots if counted else np.zeros(len(level), dtype=np.bool_)
+        overs.append(float(width[over].sum()) / end_s if end_s else 0.0)
+        largest = max(largest, int(level.max(initial=0)))
+    count = len(means)
+    return {
+        "mean": sum(means) / count if count else None,
+        "max": largest,
+        "over_slots_fraction": sum(overs) / count if count else None,
+    }
+
+
+def busy_intervals(adapter: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
+    """Union of the intervals of each adapter: (begins, ends) of the periods in which it has a request."""
+    order = np.lexsort((begin_s, adapter))
+    adapter, begin_s, end_s = adapter[order], begin_s[order], end_s[order]
+    if not len(adapter):
+        return begin_s, end_s
+    # Shift every adapter's times beyond the previous one's, so that one running maximum serves all.
+    span = float(end_s.max() - begin_s.min()) + 1.0
+    shift = (np.cumsum(np.diff(adapter, prepend=adapter[0]) != 0)) * span
+    reach = np.maximum.accumulate(end_s + shift)
+    new = np.ones(len(adapter), dtype=bool)
+    new[1:] = (begin_s + shift)[1:] > reach[:-1]
+    last = np.append(np.flatnonzero(new)[1:] - 1, len(adapter) - 1)
+    return begin_s[new], (reach - shift)[last]
+
+
+def _levels(begin_s: Floats, end_s: Floats) -> tuple[Floats, Ints]:
+    """(width, level): between consecutive instants, how many of the intervals are open."""
+    times = np.concatenate((begin_s, end_s))
+    order = np.argsort(times, kind="stable")
+    change = np.repeat(np.array([1, -1]), len(begin_s))[order]
+    return np.diff(times[order]), np.cumsum(change)[:-1]
+
+
+def memory_block(measured: Measured) -> dict[str, Any]:
+    """{kv_blocks, kv_usage_mean, kv_usage_max, preemptions} over all replicas.
+
+    kv_blocks is the sum of their usable blocks, in the engine's own unit: rows of one token where it has no blocks. The
+    mean is over the simulated time, idle time counted as empty, each replica weighted by its blocks.
+    """
+    blocks = sum(replica.kv_blocks for replica in measured.log.replicas)
+    timelines, end_s = measured.timelines, measured.log.end_s
+    means = [(kv_usage_mean(timeline, end_s), timeline.replica.kv_blocks) for timeline in timelines]
+    weighted = [mean * size for mean, size in means if mean is not None]
+    largest = [usage for timeline in timelines if (usage := kv_usage_max(timeline)) is not None]
+    return {
+        "kv_blocks": blocks,
+        "kv_usage_mean": sum(weighted) / blocks if weighted else None,
+        "kv_usage_max": max(largest) if largest else None,
+        "preemptions": sum(replica.preemptions for replica in measured.log.replicas),
+    }
+
+
+def kv_usage_mean(timeline: Timeline, end_s: float) -> float | None:
+    """Time mean of the used share of the replica's KV blocks, 0 while idle; None without blocks or time."""
+    used = timeline.mean("kv_used_blocks", end_s)
+    return None if used is None or not timeline.replica.kv_blocks else used / timeline.replica.kv_blocks
+
+
+def kv_usage_max(timeline: Timeline) -> float | None:
+    """Largest used share of the replica's KV blocks; None without blocks or runs."""
+    used = timeline.replica.runs["kv_used_blocks"]
+    if not len(used) or not timeline.replica.kv_blocks:
+        return None
+    return float(np.max(used)) / timeline.replica.kv_blocks
 
 
 def replica_rows(measured: Measured) -> list[dict[str, Any]]:

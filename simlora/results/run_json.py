@@ -7,12 +7,11 @@ import json
 from typing import Any
 
 import simlora
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured, request_counts
 from simlora.results.summary import to_plain
-from simlora.results.throughput import request_counts
 from simlora.runs.run_file import SERVER
 from simlora.sim.log import ReplicaLog
-from simlora.workload.trace_simlora_run import RUN_FORMAT
+from simlora.workload.traces.simlora_run import RUN_FORMAT
 
 _DTYPES = {1: "float8", 2: "bfloat16", 4: "float32"}
 

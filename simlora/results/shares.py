@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.timeline import PARTS, Timeline
 
 Floats = npt.NDArray[np.float64]

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 import simlora
-from simlora.results.adapters import active_adapters, adapters_block, ranks_block, transfers_block
-from simlora.results.cost import cost_block
-from simlora.results.fairness import fairness_block
-from simlora.results.gpu import gpu_block
+from simlora.results.gpus import cost_block, gpu_block
 from simlora.results.health import health_block, health_notes, saturation
-from simlora.results.latency import Measured, latency_blocks, ttft_by_tier
-from simlora.results.memory import memory_block
+from simlora.results.measured import Measured, latency_blocks, request_counts, slo_block, throughput_block, ttft_by_tier
 from simlora.results.metrics import rate
-from simlora.results.replicas import replica_rows
+from simlora.results.replicas import (
+    active_adapters,
+    adapters_block,
+    memory_block,
+    ranks_block,
+    replica_rows,
+    transfers_block,
+)
 from simlora.results.shares import bottleneck
-from simlora.results.slo import slo_block
-from simlora.results.throughput import request_counts, throughput_block
+from simlora.results.tenants import fairness_block
 from simlora.sim.log import SimulationLog
 
 START_UP_NOTE_FRACTION = 0.05

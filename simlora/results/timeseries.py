@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS, Timeline
 
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.quantiles import interpolate
 from simlora.results.timeline import Timeline
 from simlora.sim.log import PipelineLog

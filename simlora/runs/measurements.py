@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simlora.workload.trace_columns import CsvTable
-from simlora.workload.trace_open import read_text
+from simlora.workload.traces.columns import CsvTable
+from simlora.workload.traces.text_file import read_text
 
 Floats = npt.NDArray[np.float64]
 

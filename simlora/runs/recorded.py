@@ -24,12 +24,11 @@ from simlora.runs.measurements import (
     read_steps,
 )
 from simlora.runs.run_file import RUN, SERVER, RunFile, read_run_file
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.mapping import map_adapters
-from simlora.workload.recorded_adapters import adapters_from_trace
-from simlora.workload.trace import PREFIX_BLOCK_TOKENS, HashIds, TraceOptions, TraceTable
-from simlora.workload.trace_columns import CsvTable
-from simlora.workload.trace_reader import read_trace
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.traces.columns import CsvTable
+from simlora.workload.traces.reader import read_trace
+from simlora.workload.traces.replay import adapters_from_trace, map_adapters
+from simlora.workload.traces.table import PREFIX_BLOCK_TOKENS, HashIds, TraceOptions, TraceTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from simlora.errors import ConfigError
-from simlora.scenario.messages import config_error
+from simlora.scenario.base import config_error
 
 RUN = "run.json"
 SERVER = "simlora"

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
-from simlora.scenario.arrivals import FlashCrowdArrivals, peak_rate_rps
 from simlora.scenario.base import WrongValueError
 from simlora.scenario.cluster import ClusterConfig, RouterConfig
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.workload import FlashCrowdArrivals, peak_rate_rps
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
+
+
+UNBUILT_KEYS = (
+    "cluster.placement",
+    "cluster.autoscaler",
+    "cluster.faults",
+    "adapters.priority",
+)
+"""Keys that may only be absent or empty (null, [], {})."""
+
+
+def drop_unbuilt(data: dict[Any, Any]) -> dict[Any, Any]:
+    """A copy of a scenario's raw mapping without the empty unbuilt keys.
+
+    Raises:
+        WrongValueError: a feature is asked for that is not built.
+    """
+    for path in UNBUILT_KEYS:
+        section, key = path.split(".")
+        values = data.get(section)
+        if not isinstance(values, dict) or values.get(key) is None:
+            continue
+        if values[key] not in ([], {}, ()):
+            raise WrongValueError(path, values[key], "not built yet: leave it out or empty")
+    return {name: _without_keys(name, values) for name, values in data.items()}
+
+
+def _without_keys(section: Any, values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if f"{section}.{key}" not in UNBUILT_KEYS}
+
 
 MAX_REQUESTS = 100_000_000
 """Most requests of one run: what fits a laptop's memory as columns, with room to spare."""
@@ -123,3 +156,25 @@ def _check_topology(scenario: Scenario) -> None:
     if scenario.engine.kind != "vllm" or not scenario.adapters.count:
         allowed = "shared, unless engine.kind is vllm and there are adapters to merge"
         raise WrongValueError("cluster.topology", cluster.topology, allowed)
+
+
+def host_cache_bytes(scenario: Scenario, cached: int) -> int:
+    """Host bytes of one replica when the `cached` largest adapters are in memory: all workers, each at its own rank."""
+    total, left = 0, cached
+    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
+        taken = min(count, left)
+        total += taken * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        left -= taken
+    return total * scenario.engine.tensor_parallel_size
+
+
+def largest_host_cache(scenario: Scenario) -> int:
+    """The largest max_cpu_loras whose adapters fit storage.host_gib, whichever adapters they are."""
+    left, fit = scenario.storage.host_gib * 2**30 / scenario.engine.tensor_parallel_size, 0
+    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
+        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        taken = min(count, int(left // size))
+        fit, left = fit + taken, left - taken * size
+        if taken < count:
+            break
+    return fit

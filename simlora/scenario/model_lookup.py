@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from simlora.scenario.base import WrongValueError
-from simlora.scenario.gpu import unknown_name
-from simlora.scenario.hf_config import read_hf_config
-from simlora.scenario.model_catalog import ALIASES, MODELS, builtin_model
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.base import WrongValueError, unknown_name
+from simlora.scenario.model import ALIASES, MODELS, ModelSpec, builtin_model
 from simlora.scenario.versions import VersionRules
+
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "MixtralForCausalLM",
+    "GptOssForCausalLM",
+)
+_EXPERTS = {
+    "Qwen3MoeForCausalLM": "num_experts",
+    "MixtralForCausalLM": "num_local_experts",
+    "GptOssForCausalLM": "num_local_experts",
+}
+_MXFP4_BYTES = 17 / 32
+"""Bytes of one MXFP4 element: 4 bits, and one 8-bit scale for 32 elements (OCP Microscaling Formats 1.0)."""
 
 
 def find_model(name: str, folder: Path, rules: VersionRules) -> ModelSpec:
@@ -52,3 +68,90 @@ def _unknown(name: str) -> str:
     if _is_path(name):
         return "no such file: the path of a Hugging Face config.json, or a built-in name"
     return unknown_name(name, [*MODELS, *ALIASES], list(MODELS)) + ", or the path of a config.json"
+
+
+def read_hf_config(path: Path) -> ModelSpec:
+    """Dimensions from a config.json.
+
+    Raises:
+        WrongValueError: unreadable file, unknown architecture, missing or impossible dimensions, or a quantisation
+            other than gpt-oss's MXFP4.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WrongValueError("model", str(path), f"not a readable JSON file ({error})") from None
+    if not isinstance(config, dict):
+        raise WrongValueError("model", str(path), "must hold a JSON object")
+    return _Reader(path, config).spec()
+
+
+class _Reader:
+    """Takes checked values out of one config."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, config
+
+    def spec(self) -> ModelSpec:
+        architecture = self._architecture()
+        hidden, heads = self._int("hidden_size"), self._int("num_attention_heads")
+        experts = self._int(_EXPERTS[architecture]) if architecture in _EXPERTS else 0
+        gpt_oss = architecture == "GptOssForCausalLM"
+        spec = ModelSpec(
+            name=self.path.parent.name if self.path.name == "config.json" else self.path.stem,
+            hidden_size=hidden,
+            intermediate_size=self._int("intermediate_size"),
+            num_hidden_layers=self._int("num_hidden_layers"),
+            num_attention_heads=heads,
+            num_key_value_heads=self._int("num_key_value_heads", heads),
+            head_dim=self._int("head_dim", max(hidden // heads, 1)),
+            vocab_size=self._int("vocab_size"),
+            tie_word_embeddings=self.config.get("tie_word_embeddings") is True,
+            max_position_embeddings=self._int("max_position_embeddings"),
+            dtype_bytes=self._dtype_bytes(),
+            num_experts=experts,
+            num_experts_per_tok=self._int("num_experts_per_tok") if experts else 0,
+            moe_intermediate_size=self._int("moe_intermediate_size", self._int("intermediate_size")) if experts else 0,
+            qkv_bias=architecture == "Qwen2ForCausalLM" or self.config.get("attention_bias") is True,
+            qk_norm=architecture.startswith("Qwen3"),
+            moe_bias=gpt_oss,
+            architecture=architecture,
+        )
+        return self._quantized(spec)
+
+    def _architecture(self) -> str:
+        found = self.config.get("architectures")
+        name = found[0] if isinstance(found, list) and found else None
+        if name not in ARCHITECTURES:
+            raise WrongValueError(
+                "model", str(self.path), f"architecture {name!r} is not supported: {', '.join(ARCHITECTURES)}"
+            )
+        return str(name)
+
+    def _int(self, key: str, default: int | None = None) -> int:
+        value = self.config.get(key)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
+            raise WrongValueError("model", str(self.path), f"{key} must be a whole number above 0, not {value!r}")
+        return value
+
+    def _dtype_bytes(self) -> int:
+        name = self.config.get("dtype") or self.config.get("torch_dtype") or "bfloat16"
+        if name not in ("bfloat16", "float16", "float32"):
+            raise WrongValueError(
+                "model", str(self.path), f"dtype {name!r} is not supported: bfloat16, float16, float32"
+            )
+        return 2  # float32 checkpoints are served in 16 bits (vLLM's --dtype auto)
+
+    def _quantized(self, spec: ModelSpec) -> ModelSpec:
+
+        quantization = self.config.get("quantization_config")
+        if quantization is None:
+            return spec
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        if method != "mxfp4" or not spec.moe_bias:
+            raise WrongValueError(
+                "model", str(self.path), f"quantisation {method!r} is not modelled: only gpt-oss in mxfp4"
+            )
+        saved = spec.expert_parameters * (spec.dtype_bytes - _MXFP4_BYTES)
+        return replace(spec, quantized_weight_bytes=round(spec.parameters * spec.dtype_bytes - saved))

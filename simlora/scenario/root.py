@@ -8,21 +8,52 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from simlora.scenario.adapters import AdaptersConfig
-from simlora.scenario.base import Config
-from simlora.scenario.checks import check_scenario
+from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
+from simlora.scenario.base import Config, WrongValueError, auto
+from simlora.scenario.checks import check_scenario, drop_unbuilt
 from simlora.scenario.cluster import ClusterConfig
-from simlora.scenario.defaults import resolve_sections
 from simlora.scenario.engines import AnyEngine, EngineConfig
-from simlora.scenario.gpu import GpuConfig
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GpuConfig, GpuSpec
 from simlora.scenario.lora_modules import adapter_modules, slot_modules, supported_modules
+from simlora.scenario.model import ModelSpec
 from simlora.scenario.model_lookup import find_model
-from simlora.scenario.model_spec import ModelSpec
-from simlora.scenario.resources import CostConfig, SloConfig, StorageConfig
-from simlora.scenario.unbuilt import drop_unbuilt
 from simlora.scenario.versions import VersionRules
-from simlora.scenario.workload import WorkloadConfig
+from simlora.scenario.workload import DeterministicArrivals, GammaArrivals, PoissonArrivals, WorkloadConfig
+
+
+class RemoteStorage(Config):
+    """Where adapters come from that are not on the replica's disk."""
+
+    bandwidth_gib_s: float = Field(default=1.0, gt=0, le=1e4, description="GiB per second into one replica")
+    latency_s: float = Field(default=0.05, ge=0, le=3600, description="Time to the first byte")
+
+
+class StorageConfig(Config):
+    """Memory and storage of one replica's host."""
+
+    host_gib: float = Field(default=512.0, gt=0, le=1e6, description="Host memory of one replica for adapters")
+    disk_gib_s: float | None = Field(
+        default=None, gt=0, le=1e4, description="Disk bandwidth; null: reads take what the calibration measured"
+    )
+    remote: RemoteStorage | None = Field(
+        default=None,
+        description="Adapters start in remote storage and reach the disk at first use; null: all are on disk",
+    )
+
+
+class SloConfig(Config):
+    """The service level objective. A request meets it when it completes within both limits."""
+
+    ttft_s: float = Field(default=1.0, gt=0, le=1e6, description="Largest time to first token")
+    tpot_s: float = Field(default=0.05, gt=0, le=1e6, description="Largest time per output token after the first")
+    attainment: float = Field(default=0.99, gt=0, le=1, description="Share of offered requests that must meet both")
+
+
+class CostConfig(Config):
+    """Money."""
+
+    gpu_hour_usd: float = auto("Price of one GPU-hour; null: the GPU's default list price", ge=0, le=1e5)
+
 
 DEFAULT_GPU = "h200-141gb"
 ARGUMENTS = "<arguments>"
@@ -124,3 +155,52 @@ class Scenario(Config):
     def path(self, relative: str) -> Path:
         """A path of the scenario (trace, lengths): relative ones start at the scenario file's folder."""
         return self._folder / Path(relative).expanduser()
+
+
+DEFAULT_RATE_RPS = 1.0
+DEFAULT_RANK = 16
+_RATE_TOLERANCE = 1e-3
+"""How far a given arrival rate may be from the sum of explicit rates (relative): rounding."""
+
+
+def resolve_sections(scenario: Scenario) -> dict[str, Config]:
+    """The sections whose defaults depend on others, resolved. The scenario's own sections are not modified."""
+    adapters = scenario.adapters.filled(count=_count(scenario))
+    if "ranks" not in adapters.model_fields_set:
+        most = scenario.engine.max_lora_rank or DEFAULT_RANK  # null: an engine that sizes itself for the adapters
+        adapters = adapters.model_copy(update={"ranks": {min(DEFAULT_RANK, most): 1.0}})
+    if adapters.count == 0:  # no adapter can be asked for
+        adapters = adapters.model_copy(update={"base_fraction": 1.0})
+    return {
+        "engine": scenario.engine.resolved(scenario),
+        "adapters": adapters,
+        "workload": _workload(scenario, adapters),
+        "cost": scenario.cost.filled(gpu_hour_usd=scenario.gpu_spec.price_hour_usd),
+    }
+
+
+def _count(scenario: Scenario) -> int:
+    popularity = scenario.adapters.popularity
+    if not scenario.engine.enable_lora:
+        return 0
+    if isinstance(popularity, ExplicitPopularity):
+        return len(popularity.rates_rps)
+    if isinstance(popularity, ClassPopularity):
+        return sum(item.count for item in popularity.classes)
+    return 1
+
+
+def _workload(scenario: Scenario, adapters: AdaptersConfig) -> Any:
+    arrivals, popularity = scenario.workload.arrivals, adapters.popularity
+    if not isinstance(arrivals, (PoissonArrivals, GammaArrivals, DeterministicArrivals)):
+        return scenario.workload
+    rate = DEFAULT_RATE_RPS
+    if isinstance(popularity, ExplicitPopularity) and adapters.base_fraction < 1:
+        rate = sum(popularity.rates_rps) / (1 - adapters.base_fraction)
+        if arrivals.rate_rps is not None and abs(arrivals.rate_rps / rate - 1) > _RATE_TOLERANCE:
+            raise WrongValueError(
+                "workload.arrivals.rate_rps",
+                arrivals.rate_rps,
+                f"must be left out or equal the sum of adapters.popularity.rates_rps over 1 - base_fraction ({rate:g})",
+            )
+    return scenario.workload.model_copy(update={"arrivals": arrivals.filled(rate_rps=rate)})

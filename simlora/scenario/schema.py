@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simlora.scenario.gpu_catalog import GPUS
-from simlora.scenario.model_catalog import MODELS
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario
 
 TITLE = "simlora scenario"

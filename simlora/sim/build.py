@@ -15,15 +15,17 @@ from simlora.engines.vllm.lanes import VllmLanes
 from simlora.latency.engine_model import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
 from simlora.memory.fit import require_fit
-from simlora.scenario import Scenario, adapter_bytes
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
 from simlora.sim import dedicated
 from simlora.sim.clock import Clock
 from simlora.sim.inputs import InitialAdapters, Inputs
 from simlora.sim.pipeline import PipelineReplica
 from simlora.sim.replica import Replica
 from simlora.sim.wiring import ENGINES
-from simlora.workload.adapters import AdapterTable, build_adapters
-from simlora.workload.requests import RequestTable, build_requests
+from simlora.workload.adapter_table import AdapterTable, build_adapters
+from simlora.workload.request_table import RequestTable
+from simlora.workload.requests import build_requests
 
 
 def build_inputs(

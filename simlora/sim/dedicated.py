@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from simlora.cluster.dedicated import NEVER_S, Dedicated
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.inputs import Inputs
 from simlora.sim.replica import Replica
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.requests import RequestTable
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.request_table import RequestTable
 
 
 def deployment_scenario(scenario: Scenario) -> Scenario:

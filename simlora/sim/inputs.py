@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from simlora.latency.engine_latency import EngineLatency
 from simlora.memory.base import Ledger
-from simlora.scenario import Scenario
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.requests import RequestTable
+from simlora.scenario.root import Scenario
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.request_table import RequestTable
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from simlora.latency.calibration import Calibration, EngineId
 from simlora.latency.store import choose_calibration, minor_version
 from simlora.runs.folders import run_folders
 from simlora.runs.recorded import RecordedRun, read_recorded_run
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.validate.fit_errors import FitError, errors_of, rms_error
 from simlora.validate.fit_groups import ASSUMED_BASES, KERNEL_TERMS, Group, apply, groups_of, with_terms
 from simlora.validate.fit_ranges import ranges_of

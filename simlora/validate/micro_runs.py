@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.token_gaps import boundary_gaps
 from simlora.runs.measurements import DecodeRow, LoadRow, PrefillRow
 from simlora.runs.recorded import RecordedRun
@@ -23,7 +23,7 @@ from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host
 from simlora.validate.options import ReplayOptions
 from simlora.validate.scenario_of_run import scenario_of_run
-from simlora.workload.adapters import AdapterTable
+from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.request_table import RequestTable
 
 APART_S = 3600.0

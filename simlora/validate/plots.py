@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simlora.errors import ConfigError
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS
 from simlora.results.timeseries import interval_edges, replica_series
 from simlora.runs.folders import run_folders

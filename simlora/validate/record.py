@@ -14,7 +14,7 @@ import aiohttp
 
 from simlora.errors import ConfigError
 from simlora.results.files import write_folder
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.sim.build import initial_adapters
 from simlora.validate.record_client import Attempt, Client
 from simlora.validate.record_drive import Driven, Progress, drive

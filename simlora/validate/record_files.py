@@ -16,13 +16,13 @@ import numpy as np
 
 from simlora.results.files import Writer, text_writer
 from simlora.results.requests_csv import RECORDED_COLUMNS
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.validate.record_client import Attempt
 from simlora.validate.record_drive import Driven
 from simlora.validate.record_metrics import COLUMNS as STEP_COLUMNS
 from simlora.validate.record_offers import Offers
 from simlora.validate.record_server import ServerInfo
-from simlora.workload.trace_simlora_run import RUN_FORMAT
+from simlora.workload.traces.simlora_run import RUN_FORMAT
 
 REQUEST_COLUMNS = (*RECORDED_COLUMNS, "status", "model")
 ERROR_COLUMNS = ("request", "arrival_s", "model", "kind", "status", "at_s", "tokens", "message")

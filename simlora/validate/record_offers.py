@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario
-from simlora.workload.adapters import AdapterTable, build_adapters
-from simlora.workload.requests import RequestTable, build_requests
+from simlora.scenario.root import Scenario
+from simlora.workload.adapter_table import AdapterTable, build_adapters
+from simlora.workload.request_table import RequestTable
+from simlora.workload.requests import build_requests
 
 ARGUMENTS = "<arguments>"
 

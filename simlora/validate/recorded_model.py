@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simlora.errors import ConfigError
-from simlora.scenario.gpu_catalog import GPUS, builtin_gpu
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.gpu import GPUS, builtin_gpu
+from simlora.scenario.model import builtin_model
 
 DIMENSIONS = (
     "hidden_size",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.metrics import metrics_from_requests
 from simlora.runs.recorded import RecordedRequests, RecordedRun, with_others
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
@@ -17,9 +17,8 @@ from simlora.validate.host import on_its_host
 from simlora.validate.options import ReplayOptions
 from simlora.validate.residents import Start, starts
 from simlora.validate.scenario_of_run import scenario_of_run
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.prefix import share_ids
-from simlora.workload.request_table import RequestTable
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.request_table import RequestTable, share_ids
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlora.results.whole_file import write_whole
+from simlora.results.atomic_write import write_whole
 from simlora.validate.rows import Row
 
 

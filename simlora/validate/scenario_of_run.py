@@ -14,8 +14,11 @@ from simlora.errors import ConfigError
 from simlora.latency.store import shipped
 from simlora.runs.recorded import RecordedRun
 from simlora.runs.run_file import SERVER, RunFile
-from simlora.scenario import ENGINES, EngineConfig, Scenario, scenario_from_dict, vllm_flags
+from simlora.scenario import vllm_args
+from simlora.scenario.engines import ENGINES, EngineConfig
+from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
+from simlora.scenario.root import Scenario
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded_model import gpu_of, model_name
 
@@ -102,11 +105,11 @@ def _modelled(flags: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
         if key in fields:
             kept[key] = value
         elif (
-            flag in vllm_flags.IGNORED
-            or flag in vllm_flags.IGNORED_SWITCHES
+            flag in vllm_args.IGNORED
+            or flag in vllm_args.IGNORED_SWITCHES
             or value is None
             or value is False
-            or str(value).lower() in vllm_flags.NEUTRAL.get(flag, ())
+            or str(value).lower() in vllm_args.NEUTRAL.get(flag, ())
         ):
             continue
         else:

@@ -5,22 +5,18 @@ Every random choice has a stream of its own, so that other lengths, say, leave a
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from simlora.errors import ConfigError
 from simlora.scenario.root import Scenario
-from simlora.workload import popularity
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.clipping import fit_context
-from simlora.workload.prefix import share_ids
-from simlora.workload.replay import replayed
-from simlora.workload.request_table import RequestTable
+from simlora.scenario.workload import EmpiricalLengths, FixedLengths, Lengths, LognormalLengths, UniformLengths
+from simlora.workload.adapter_table import AdapterTable, sample
+from simlora.workload.arrivals import arrival_times
+from simlora.workload.request_table import MAX_TOKENS, Ints, RequestTable, fit_context, share_ids
 from simlora.workload.rng import rng
-from simlora.workload.synthetic import arrival_times, token_counts
-
-__all__ = ["RequestTable", "build_requests"]
 
 
 def build_requests(scenario: Scenario, adapters: AdapterTable) -> RequestTable:
@@ -28,7 +24,12 @@ def build_requests(scenario: Scenario, adapters: AdapterTable) -> RequestTable:
 
     Raises ConfigError for a trace that cannot be read, and when no request arrives or none fits max_model_len.
     """
-    table = replayed(scenario, adapters) if scenario.workload.trace else _synthetic(scenario, adapters)
+    if scenario.workload.trace:
+        from simlora.workload.traces.replay import replayed  # only a run of a trace needs the readers
+
+        table = replayed(scenario, adapters)
+    else:
+        table = _synthetic(scenario, adapters)
     return fitted(_with_prefix(table, scenario), scenario.engine.max_model_len, scenario.source)
 
 
@@ -38,7 +39,7 @@ def _synthetic(scenario: Scenario, adapters: AdapterTable) -> RequestTable:
     base, choice = rng(scenario.seed, "base"), rng(scenario.seed, "popularity")
     return RequestTable(
         arrival_s=arrival_s,
-        adapter=popularity.sample(base, choice, adapters.probability, size),
+        adapter=sample(base, choice, adapters.probability, size),
         prompt_tokens=token_counts(scenario, "prompt_tokens", size),
         output_tokens=token_counts(scenario, "output_tokens", size),
         prefix=None,
@@ -78,3 +79,54 @@ def _take(table: RequestTable, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) 
         output_tokens=table.output_tokens[rows],
         prefix=table.prefix and tuple(table.prefix[row] for row in rows.tolist()),
     )
+
+
+def token_counts(scenario: Scenario, key: str, size: int) -> Ints:
+    """Lengths of `size` requests; `key` is "prompt_tokens" or "output_tokens" and names the stream, too."""
+    kind: Lengths | None = getattr(scenario.workload, key)
+    stream = rng(scenario.seed, key)
+    if isinstance(kind, LognormalLengths):
+        return lognormal(stream, size, kind.median, kind.sigma, kind.min, kind.max)
+    if isinstance(kind, UniformLengths):
+        return uniform(stream, size, kind.min, kind.max)
+    if isinstance(kind, FixedLengths):
+        return fixed(size, kind.value)
+    assert isinstance(kind, EmpiricalLengths)
+    return empirical(stream, size, _observed(scenario, kind))
+
+
+def _observed(scenario: Scenario, lengths: EmpiricalLengths) -> Ints:
+    """All values of one column of a CSV file: whole numbers of at least 1, or ConfigError."""
+    from simlora.workload.traces.columns import CsvTable
+    from simlora.workload.traces.text_file import file_name, read_text, resolved
+
+    path = resolved(scenario, lengths.path)
+    columns = CsvTable(read_text(path), file_name(path))
+    return columns.tokens(columns.require(lengths.column), 1)
+
+
+def lognormal(
+    generator: np.random.Generator, size: int, median: float, sigma: float, minimum: int = 1, maximum: int | None = None
+) -> Ints:
+    """exp(Normal(ln median, sigma)), rounded, then clamped to [minimum, maximum].
+
+    Clamping keeps the median but gathers the tail's mass at the bounds, so the mean lies below the unbounded
+    median * exp(sigma^2 / 2).
+    """
+    values = np.exp(math.log(median) + sigma * generator.standard_normal(size))
+    return np.clip(np.rint(values), minimum, MAX_TOKENS if maximum is None else maximum).astype(np.int32)
+
+
+def uniform(generator: np.random.Generator, size: int, minimum: int, maximum: int) -> Ints:
+    """Integers from minimum to maximum, both included."""
+    return generator.integers(minimum, maximum, size, dtype=np.int32, endpoint=True)
+
+
+def fixed(size: int, tokens: int) -> Ints:
+    """The same length for all."""
+    return np.full(size, tokens, dtype=np.int32)
+
+
+def empirical(generator: np.random.Generator, size: int, observed: Ints) -> Ints:
+    """Observed lengths, resampled with replacement."""
+    return observed[generator.integers(0, len(observed), size)]

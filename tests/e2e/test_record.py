@@ -14,7 +14,8 @@ from record_server import GAP_S, running_server
 
 from simlora.errors import ConfigError
 from simlora.runs.recorded import read_recorded_run
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.validate.command import validate
 from simlora.validate.record import RecordOptions, record
 

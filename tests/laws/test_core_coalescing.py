@@ -21,7 +21,7 @@ from support.fakes import TICK_S, FakeLatency, RoundLatency
 from simlora.engines.vllm.engine import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.speculative import SpeculativeBatch
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.collect import run_columns
 from simlora.sim.replica import Replica

@@ -25,7 +25,8 @@ from simlora.engines.request import Request
 from simlora.engines.vllm.engine import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.speculative import SpeculativeBatch
-from simlora.scenario import adapter_bytes, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.lora_modules import adapter_bytes
 from simlora.sim.build import build_inputs
 from simlora.sim.collect import request_log, run_columns
 from simlora.sim.invariants import InvariantChecker

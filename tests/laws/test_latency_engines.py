@@ -14,7 +14,7 @@ from simlora.latency.pipeline import stage_layers
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.latency.transfers import shard_bytes
 from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.model import builtin_model
 
 KINDS = ("vllm", "slora", "lorax", "punica", "sglang", "grouped", "sequential", "merged-swap")
 FAMILIES = ("padded", "sgmv", "bgmv", "mbgmv", "mbgmm", "csgmv", "simlora", "padded-bmm", "loop", "grouped-gemm")

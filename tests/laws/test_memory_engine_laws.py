@@ -13,8 +13,10 @@ from simlora.memory.adapter_shard import adapter_shard_bytes, module_shard
 from simlora.memory.lorax import padded_rank
 from simlora.memory.paging import PieceAllocator
 from simlora.memory.slora import PAGES, PoolGeometry
-from simlora.scenario import GPUS, MODELS, adapter_bytes, scenario_from_dict
-from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION, EMBEDDINGS
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION, EMBEDDINGS, adapter_bytes
+from simlora.scenario.model import MODELS
 
 KINDS = ("slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")
 DENSE = sorted(name for name, model in MODELS.items() if not model.is_moe)

@@ -20,7 +20,8 @@ from simlora.memory import (
     ledger_rows,
     make_policy,
 )
-from simlora.scenario import GPUS, MODELS
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import MODELS
 
 adapters = st.integers(1, 12)
 policies = st.sampled_from(["lru", "weighted-lru"])

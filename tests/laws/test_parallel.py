@@ -20,8 +20,11 @@ from simlora.memory.shard import Shard, shards
 from simlora.memory.vllm_rules import memory_rules
 from simlora.memory.weight_tensors import weight_tensors
 from simlora.results.summary import summarize
-from simlora.scenario import GPUS, MODELS, Scenario, scenario_from_dict
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes, module_shape
+from simlora.scenario.model import MODELS
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -24,7 +24,7 @@ from support.fakes import FakeLatency
 from support.staged import make_pipeline, play_naively, play_pipeline
 
 from simlora.engines.vllm.prefix_cache import PrefixCache
-from simlora.results.latency import Measured, gap_segments
+from simlora.results.measured import Measured, gap_segments
 from simlora.results.timeline import Timeline
 from simlora.results.token_gaps import token_gaps
 from simlora.sim.collect import replica_log, request_log

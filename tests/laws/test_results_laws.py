@@ -16,12 +16,12 @@ sys.path.append(str(Path(__file__).parents[1] / "unit"))
 
 from results_logs import Played, play, random_log
 
-from simlora.results.fairness import tenants
-from simlora.results.latency import Measured, gap_segments
+from simlora.results.measured import Measured, gap_segments
 from simlora.results.metrics import metrics_from_requests
 from simlora.results.quantiles import expand
 from simlora.results.shares import CATEGORIES, request_seconds
 from simlora.results.summary import summarize, to_json
+from simlora.results.tenants import tenants
 from simlora.results.token_gaps import token_gaps
 
 request = st.tuples(st.floats(0, 2), st.integers(0, 5), st.integers(1, 30))

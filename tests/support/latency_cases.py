@@ -11,8 +11,8 @@ from simlora.latency.engine_model import step_latency
 from simlora.latency.model import StepLatency
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
 from simlora.latency.store import choose_calibration
-from simlora.scenario.gpu_catalog import builtin_gpu
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.gpu import builtin_gpu
+from simlora.scenario.model import builtin_model
 
 TRUTH = Path(__file__).parents[2].parent / "shared" / "truth" / "vllm-0.20.2-h200"
 

@@ -13,7 +13,8 @@ from simlora.latency.families.work import LoraWork
 from simlora.latency.family_latency import FamilyLatency
 from simlora.latency.kernel_choice import SLOTTED
 from simlora.latency.step import AdapterMix, StepPlan
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 
 LAYERS = 32

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from simlora.workload import arrivals, popularity, rates
+from simlora.workload import adapter_table, arrivals
 from simlora.workload.arrivals import Window
 from simlora.workload.rng import rng
 
@@ -73,7 +73,7 @@ def test_deterministic_is_exact() -> None:
 def test_diurnal_mean_and_shape(ratio: float, phase_s: float) -> None:
     period_s, periods, bins = 100.0, 200, 20
     window = Window(duration_s=period_s * periods)
-    times_s = rates.diurnal(rng(1, "t"), RATE_RPS, ratio, period_s, phase_s, window)
+    times_s = arrivals.diurnal(rng(1, "t"), RATE_RPS, ratio, period_s, phase_s, window)
     total = RATE_RPS * period_s * periods
     assert abs(len(times_s) - total) < ERRORS * np.sqrt(total)
     amplitude = (ratio - 1) / (ratio + 1)
@@ -98,7 +98,7 @@ def test_flash_crowd_rates() -> None:
     ]
     window = Window(duration_s=end_s)
     times_s = np.concatenate(
-        [rates.flash_crowd(rng(seed, "t"), base, peak, start_s, ramp_s, hold_s, window) for seed in range(200)]
+        [arrivals.flash_crowd(rng(seed, "t"), base, peak, start_s, ramp_s, hold_s, window) for seed in range(200)]
     )
     observed = np.histogram(times_s, edges_s)[0]
     expected = 200 * np.array(expected_rps) * np.diff(edges_s)
@@ -112,12 +112,12 @@ def mmpp_dispersion(width_s: float) -> float:
     """Variance over mean of the counts of a stationary two-state MMPP in windows of width_s.
 
     The rate has the autocovariance p (1 - p) (r1 - r2)^2 exp(-q t), with p the share of the first state and q the sum
-    of both leaving rates. Var N(w) = E N(w) + 2 * integral over 0 < s < t < w of it.
+    of both leaving arrivals. Var N(w) = E N(w) + 2 * integral over 0 < s < t < w of it.
     """
     (fast, slow), (first_s, second_s) = MMPP_RATES, MMPP_MEAN_S
     leave = 1 / first_s + 1 / second_s
     share = first_s / (first_s + second_s)
-    mean_rps = rates.mmpp_mean_rate_rps(MMPP_RATES, MMPP_MEAN_S)
+    mean_rps = arrivals.mmpp_mean_rate_rps(MMPP_RATES, MMPP_MEAN_S)
     excess = 2 * share * (1 - share) * (fast - slow) ** 2 / (leave * mean_rps)
     return 1 + excess * (1 - (1 - np.exp(-leave * width_s)) / (leave * width_s))
 
@@ -126,9 +126,9 @@ def mmpp_dispersion(width_s: float) -> float:
 def test_mmpp_rate_and_index_of_dispersion(width_s: float) -> None:
     windows = int(400_000 / width_s)
     window = Window(duration_s=width_s * windows)
-    times_s = rates.mmpp(rng(1, "t"), rng(1, "s"), MMPP_RATES, MMPP_MEAN_S, window)
+    times_s = arrivals.mmpp(rng(1, "t"), rng(1, "s"), MMPP_RATES, MMPP_MEAN_S, window)
     counts = window_counts(times_s, width_s, windows)
-    mean_rps = rates.mmpp_mean_rate_rps(MMPP_RATES, MMPP_MEAN_S)
+    mean_rps = arrivals.mmpp_mean_rate_rps(MMPP_RATES, MMPP_MEAN_S)
     total = mean_rps * width_s * windows
     assert abs(len(times_s) - total) < ERRORS * np.sqrt(mmpp_dispersion(1e9) * total)
     dispersion = np.array([part.var() / part.mean() for part in np.array_split(counts, 40)])
@@ -138,7 +138,7 @@ def test_mmpp_rate_and_index_of_dispersion(width_s: float) -> None:
 
 def test_mmpp_starts_in_its_first_state() -> None:
     window = Window(duration_s=0.5)
-    counts = runs(lambda seed: rates.mmpp(rng(seed, "t"), rng(seed, "s"), (0.0, 100.0), (5.0, 5.0), window), 3000)
+    counts = runs(lambda seed: arrivals.mmpp(rng(seed, "t"), rng(seed, "s"), (0.0, 100.0), (5.0, 5.0), window), 3000)
     # The first state ends at s, exponential of rate a = 1 / 5, and traffic of rate b = 100 comes until 0.5 s.
     a, b, end_s = 1 / 5, 100.0, 0.5
     silent = np.exp(-a * end_s) + a * (np.exp(-a * end_s) - np.exp(-b * end_s)) / (b - a)
@@ -148,8 +148,8 @@ def test_mmpp_starts_in_its_first_state() -> None:
 def test_each_adapter_sees_its_own_poisson_stream() -> None:
     """Thinning a Poisson process by independent choices gives independent Poisson processes."""
     times_s = arrivals.poisson(rng(1, "t"), 20.0, Window(duration_s=5000.0))
-    probability = np.concatenate([[0.2], 0.8 * popularity.zipf(10, 1.0)])
-    ids = popularity.sample(rng(1, "b"), rng(1, "p"), probability, len(times_s))
+    probability = np.concatenate([[0.2], 0.8 * adapter_table.zipf(10, 1.0)])
+    ids = adapter_table.sample(rng(1, "b"), rng(1, "p"), probability, len(times_s))
     per_window = np.array([window_counts(times_s[ids == adapter], 1.0, 5000) for adapter in range(11)])
     for counts, share in zip(per_window, probability, strict=True):
         assert_mean(counts, 20.0 * share)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.log import RUN_COLUMNS, ReplicaLog, RequestLog, SimulationLog
 
 HOST_S, BASE_S, ATTENTION_S, LORA_S, COLLECTIVE_S, LOAD_S = 0.002, 0.005, 0.001, 0.003, 0.0005, 0.018

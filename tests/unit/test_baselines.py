@@ -21,7 +21,7 @@ from simlora.latency.families.base import CostedFamily
 from simlora.latency.step import StepPlan
 from simlora.memory.resident import ResidentSet
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -11,13 +11,14 @@ from simlora.errors import ConfigError
 from simlora.latency.model import StepLatency
 from simlora.latency.store import choose_calibration
 from simlora.memory.fit import build_ledger, require_fit
-from simlora.scenario import Scenario, changed, scenario_from_dict
+from simlora.scenario.load import changed, scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
-from simlora.workload.adapters import build_adapters
+from simlora.workload.adapter_table import build_adapters
 from simlora.workload.requests import build_requests
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_reader import parse_trace, read_trace
+from simlora.workload.traces.reader import parse_trace, read_trace
+from simlora.workload.traces.table import TraceOptions
 
 
 def scenario(**sections: object) -> Scenario:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
-from simlora.workload.requests import RequestTable
+from simlora.workload.request_table import RequestTable
 
 
 def inputs(model: str, engine: dict[str, Any], count: int, rank: int, requests: int, rate_rps: float) -> Inputs:

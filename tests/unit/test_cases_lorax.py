@@ -19,7 +19,7 @@ from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.inputs import Inputs
 from simlora.sim.log import SimulationLog

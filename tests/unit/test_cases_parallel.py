@@ -15,7 +15,7 @@ from support.latency_cases import decodes, make_any, prompts, step_s
 
 from simlora.latency.engine_latency import EngineLatency
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.epoch import open_async
 from simlora.sim.simulate import simulate

@@ -23,7 +23,8 @@ from simlora.memory import build_ledger, require_fit
 from simlora.memory.lorax import AdapterRoom
 from simlora.plan.decision import decide
 from simlora.results.summary import summarize
-from simlora.scenario import Scenario, changed, scenario_from_dict
+from simlora.scenario.load import changed, scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -10,7 +10,8 @@ import pytest
 
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.latency.store import choose_calibration
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs, step_latency
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.scenario import GPUS, MODELS, ModelSpec, builtin_gpu, builtin_model, scenario_from_dict
-from simlora.scenario.gpu_spec import HOST_LINKS
+from simlora.scenario.gpu import GPUS, HOST_LINKS, builtin_gpu
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.model import MODELS, ModelSpec, builtin_model
 
 PUBLISHED = {
     # Parameters in the safetensors metadata of the checkpoint on Hugging Face.

@@ -12,9 +12,10 @@ import pytest
 from simlora.errors import ConfigError
 from simlora.plan.compare import as_json, compare_engines
 from simlora.plan.variants import DEDICATED, KINDS, variant
-from simlora.report.compare import COLUMNS, cells, comparison_texts, html, markdown, verdict
-from simlora.results.whole_file import check_writable, write_texts, write_whole
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.report.comparison import COLUMNS, cells, comparison_texts, html, markdown, verdict
+from simlora.results.atomic_write import check_writable, write_texts, write_whole
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 
 
 def scenario(**changes: Any) -> Scenario:

@@ -11,7 +11,9 @@ from simlora.plan.decision import decide
 from simlora.report.decision import change_label
 from simlora.results.shares import CATEGORIES
 from simlora.results.summary import summarize
-from simlora.scenario import ENGINES, Scenario, changed, scenario_from_dict
+from simlora.scenario.engines import ENGINES
+from simlora.scenario.load import changed, scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -15,7 +15,7 @@ from simlora.engines.request import Request
 from simlora.errors import ConfigError
 from simlora.memory import build_ledger
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 

@@ -13,7 +13,7 @@ from simlora.latency.store import load_calibration
 from simlora.results.files import run_writers, write_folder
 from simlora.results.summary import summarize
 from simlora.runs.recorded import RecordedRun, read_recorded_run
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 from simlora.validate.fit import fit_from_runs, write_calibration

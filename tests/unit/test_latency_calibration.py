@@ -13,7 +13,7 @@ from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import scale_host
 from simlora.latency.store import CALIBRATION_FOLDER, calibration_sha256, choose_calibration, load_calibration
-from simlora.scenario.gpu_catalog import builtin_gpu
+from simlora.scenario.gpu import builtin_gpu
 
 
 def shipped_data() -> dict[str, Any]:

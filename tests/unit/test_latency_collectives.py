@@ -18,7 +18,8 @@ from simlora.calibrate.fitting.sends import fit_sends
 from support.latency_cases import decode, decodes, make_any, make_latency
 
 from simlora.latency.store import CALIBRATION_FOLDER, load_calibration
-from simlora.scenario import GPUS, MODELS
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import MODELS
 
 FOLDER = CALIBRATION_FOLDER / "samples" / "nvidia-h200"
 LINK = GPUS["h200-141gb"].gpu_link_bytes_per_s

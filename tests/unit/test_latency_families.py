@@ -21,9 +21,9 @@ from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.scaling import scale_host
 from simlora.latency.step import AdapterMix
 from simlora.latency.store import CALIBRATION_FOLDER, choose_calibration, load_calibration
-from simlora.scenario.gpu_catalog import builtin_gpu
+from simlora.scenario.gpu import builtin_gpu
 from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.model import builtin_model
 
 SAMPLES = CALIBRATION_FOLDER / "samples" / "nvidia-h200" / "samples.jsonl.gz"
 MODELS = {name: spec for name in ("llama-3.1-8b", "llama-3.1-70b") if (spec := builtin_model(name)) is not None}

@@ -12,7 +12,7 @@ from simlora.latency.graphs import capture_sizes
 from simlora.latency.model import StepLatency
 from simlora.latency.shapes import default_penalties
 from simlora.latency.step import StepTiming
-from simlora.scenario.model_catalog import builtin_model
+from simlora.scenario.model import builtin_model
 
 OLD = {"version": "0.8.5", "gpu": "h100-64gb"}
 

@@ -10,8 +10,7 @@ from support.latency_cases import Engine, decode, make_latency, mixed
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import BLOCK_COSTS
 from simlora.latency.store import choose_calibration, load_calibration
-from simlora.scenario.gpu_catalog import GPUS
-from simlora.scenario.gpu_spec import GpuSpec
+from simlora.scenario.gpu import GPUS, GpuSpec
 
 OLDER = "0.8.5"
 """Its calibration has rows of LoRA kernels apart from their blocks."""

@@ -20,7 +20,8 @@ from simlora.memory import (
 )
 from simlora.memory.advice import advice
 from simlora.memory.fit import with_settings
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 
 
 def scenario(model: str = "llama-3.1-8b", gpu: str = "h100-80gb", **sections: Any) -> Scenario:

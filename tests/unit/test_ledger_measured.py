@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from simlora.memory import MemoryLedger, MemorySettings, compute_ledger, fits
-from simlora.scenario import GPUS, MODELS, ModelSpec
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import MODELS, ModelSpec
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 TABLE = SHARED / "data" / "agullo_kv_capacity_vs_loras.csv"

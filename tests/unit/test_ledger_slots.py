@@ -10,7 +10,8 @@ from simlora.errors import ConfigError
 from simlora.memory import MemoryLedger, MemorySettings, compute_ledger
 from simlora.memory.shard import stage_layers
 from simlora.memory.weight_tensors import weight_tensors
-from simlora.scenario import GPUS, MODELS
+from simlora.scenario.gpu import GPUS
+from simlora.scenario.model import MODELS
 
 
 def ledger(model: str, **changes: Any) -> MemoryLedger:

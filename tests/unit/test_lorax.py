@@ -25,7 +25,7 @@ from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import AdapterMix, StepPlan
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.wiring.lorax import make_engine
 

@@ -8,7 +8,8 @@ import pytest
 
 from simlora.errors import ConfigError
 from simlora.memory import binding, build_ledger, require_fit, scenario_shortage
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 
 KINDS = ("slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")
 

@@ -19,7 +19,9 @@ from simlora.memory import (
 from simlora.memory.lorax import adapter_cost_fraction, padded_rank
 from simlora.memory.sglang import capture_batches
 from simlora.memory.slora import PoolGeometry, pool_geometry
-from simlora.scenario import MODELS, Scenario, changed, scenario_from_dict
+from simlora.scenario.load import changed, scenario_from_dict
+from simlora.scenario.model import MODELS
+from simlora.scenario.root import Scenario
 
 KINDS = ("slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")
 LLAMA_2 = MODELS["llama-2-7b"]

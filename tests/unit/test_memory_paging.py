@@ -8,7 +8,7 @@ from simlora.memory import ContiguousPool, PagedPool, require_fit
 from simlora.memory.advice import advice
 from simlora.memory.engine_ledger import EngineLedger
 from simlora.memory.fragmentation import study
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 
 
 def test_paging_serves_what_fragmentation_refuses() -> None:

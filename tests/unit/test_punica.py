@@ -29,7 +29,7 @@ from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.resident import ResidentSet
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.clock import Clock
 from simlora.sim.replica import Replica
 from simlora.sim.simulation import Simulation

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.validate.record_metrics import cache_info, parse_metrics, running_adapters, total, usage
 from simlora.validate.record_offers import adapter_names, make_offers
 from simlora.validate.record_stream import Stream, StreamError

@@ -13,10 +13,11 @@ import pytest
 from simlora.results.engine_terms import loads_before_admission
 from simlora.results.files import run_writers, write_folder
 from simlora.results.health import resource_name
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.run_json import run_description
 from simlora.results.summary import summarize
-from simlora.scenario import ENGINES, scenario_from_dict
+from simlora.scenario.engines import ENGINES
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate

@@ -12,7 +12,7 @@ from results_logs import play, random_log
 
 from simlora.errors import ConfigError
 from simlora.results.files import check_folder, read_summary, run_writers, text_writer, write_folder
-from simlora.results.latency import Measured
+from simlora.results.measured import Measured
 from simlora.results.metrics import metrics_from_frame, metrics_from_requests
 from simlora.results.requests_csv import COLUMNS, RECORDED_COLUMNS
 from simlora.results.summary import summarize

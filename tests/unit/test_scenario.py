@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario, adapter_bytes, changed, json_schema, load_scenario, scenario_from_dict
 from simlora.scenario.adapters import largest_remainder
-from simlora.scenario.host_cache import host_cache_bytes, largest_host_cache
-from simlora.scenario.unbuilt import KEYS
+from simlora.scenario.checks import UNBUILT_KEYS, host_cache_bytes, largest_host_cache
+from simlora.scenario.load import changed, load_scenario, scenario_from_dict
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
+from simlora.scenario.schema import json_schema
 
 
 def scenario(**sections: Any) -> Scenario:
@@ -86,7 +88,7 @@ def test_null_means_not_given() -> None:
     assert given_null.to_dict() == scenario(engine={"max_loras": 4}).to_dict()
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", UNBUILT_KEYS)
 @pytest.mark.parametrize("empty", [None, [], {}])
 def test_unbuilt_keys_may_be_empty(key: str, empty: object) -> None:
     section, name = key.split(".")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario, scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
 from simlora.sim.build import initial_adapters
 
 KINDS = ("slora", "lorax", "sglang", "punica", "grouped", "sequential", "merged-swap")

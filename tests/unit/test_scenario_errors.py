@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario, load_scenario, scenario_from_dict
+from simlora.scenario.load import load_scenario, scenario_from_dict
+from simlora.scenario.root import Scenario
 
 CASES = Path(__file__).parent / "bad_scenarios" / "cases.txt"
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from simlora.scenario import json_schema, load_scenario
+from simlora.scenario.load import load_scenario
+from simlora.scenario.schema import json_schema
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = sorted(SCENARIOS.glob("*.yaml"))

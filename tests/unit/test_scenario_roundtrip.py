@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simlora.scenario import changed, scenario_from_dict
+from simlora.scenario.load import changed, scenario_from_dict
 
 RATES = st.floats(0.01, 100, allow_nan=False).map(lambda value: round(value, 3))
 LENGTHS = st.one_of(

@@ -15,7 +15,7 @@ from simlora.engines.request import Request
 from simlora.engines.slora.engine import SloraEngine
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 from simlora.sim.wiring.slora import make_engine, make_queue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.trace import TraceOptions, TraceTable
-from simlora.workload.trace_reader import parse_trace
+from simlora.workload.traces.reader import parse_trace
+from simlora.workload.traces.table import TraceOptions, TraceTable
 
 V1 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 V2 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

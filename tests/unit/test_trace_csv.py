@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.export import canonical_text, write_canonical
-from simlora.workload.replay import trace_requests
-from simlora.workload.trace import TraceOptions, TraceTable
-from simlora.workload.trace_reader import parse_trace, read_trace
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.traces.reader import parse_trace, read_trace
+from simlora.workload.traces.replay import trace_requests
+from simlora.workload.traces.simlora_csv import canonical_text, write_canonical
+from simlora.workload.traces.table import TraceOptions, TraceTable
 
 
 def read(text: str, **options: object) -> TraceTable:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simlora.workload.describe import (
+from simlora.workload.adapter_table import uniform, zipf
+from simlora.workload.rng import rng
+from simlora.workload.traces.describe import (
     describe_trace,
     distinct_per_batch,
     interarrival_cv,
     prefix_reuse_fraction,
     top_fraction,
 )
-from simlora.workload.popularity import uniform, zipf
-from simlora.workload.rng import rng
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_reader import parse_trace
+from simlora.workload.traces.reader import parse_trace
+from simlora.workload.traces.table import TraceOptions
 
 TEXT = (
     "arrival_s,adapter,prompt_tokens,output_tokens,tenant,hash_ids,hash_block_tokens\n"

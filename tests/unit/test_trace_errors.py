@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_reader import parse_trace, read_trace
+from simlora.workload.traces.reader import parse_trace, read_trace
+from simlora.workload.traces.table import TraceOptions
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.trace import TraceOptions, TraceTable
-from simlora.workload.trace_reader import parse_trace
+from simlora.workload.traces.reader import parse_trace
+from simlora.workload.traces.table import TraceOptions, TraceTable
 
 
 def row(stamp: object = 0, prompt: object = 600, output: object = 5, hash_ids: object = (0, 1)) -> str:

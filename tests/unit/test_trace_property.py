@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simlora.errors import ConfigError
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.describe import describe_trace
-from simlora.workload.export import canonical_text, write_canonical
-from simlora.workload.replay import trace_requests
+from simlora.scenario.trace_formats import TRACE_FORMATS
+from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.request_table import RequestTable
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_open import decode
-from simlora.workload.trace_reader import FORMATS, parse_trace, read_trace
+from simlora.workload.traces.describe import describe_trace
+from simlora.workload.traces.reader import parse_trace, read_trace
+from simlora.workload.traces.replay import trace_requests
+from simlora.workload.traces.simlora_csv import canonical_text, write_canonical
+from simlora.workload.traces.table import TraceOptions
+from simlora.workload.traces.text_file import decode
 
 HEADERS = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens",
@@ -69,7 +70,7 @@ def only_config_error(text: str, trace_format: str) -> None:
     canonical_text(trace)
 
 
-every_format = pytest.mark.parametrize("trace_format", ["auto", *FORMATS])
+every_format = pytest.mark.parametrize("trace_format", ["auto", *TRACE_FORMATS])
 thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.describe import describe_trace
-from simlora.workload.export import canonical_text
-from simlora.workload.recorded_adapters import adapters_from_trace
-from simlora.workload.replay import trace_requests
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_reader import parse_trace, read_trace
+from simlora.workload.traces.describe import describe_trace
+from simlora.workload.traces.reader import parse_trace, read_trace
+from simlora.workload.traces.replay import adapters_from_trace, trace_requests
+from simlora.workload.traces.simlora_csv import canonical_text
+from simlora.workload.traces.table import TraceOptions
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 

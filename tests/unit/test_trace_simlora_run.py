@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.trace import TraceOptions
-from simlora.workload.trace_reader import read_trace
+from simlora.workload.traces.reader import read_trace
+from simlora.workload.traces.table import TraceOptions
 
 REQUESTS = (
     "arrival_s,adapter,rank,prompt_tokens,output_tokens,ttft_s,e2e_s,itl_max_s,itl_p50_s\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.trace import TraceOptions, TraceTable
-from simlora.workload.trace_reader import parse_trace
+from simlora.workload.traces.reader import parse_trace
+from simlora.workload.traces.table import TraceOptions, TraceTable
 
 SUMMARY = {"backend": "vllm", "request_rate": 4.0, "burstiness": 1.0, "max_concurrency": None, "completed": 3}
 BENCH = {**SUMMARY, "input_lens": [10, 20, 30], "output_lens": [1, 2, 3], "errors": ["", "", ""]}

@@ -9,7 +9,7 @@ import pytest
 
 from simlora.results.files import run_writers, write_folder
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 from simlora.validate.command import validate

@@ -11,7 +11,7 @@ from validate_runs import ROWS, RUN, write_run
 
 from simlora.errors import ConfigError
 from simlora.runs.recorded import read_recorded_run
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.validate.options import ReplayOptions
 from simlora.validate.recorded_model import gpu_name
 from simlora.validate.replay import Replay, replays

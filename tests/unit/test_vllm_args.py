@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.scenario import EngineConfig, Scenario, scenario_from_dict, scenario_from_vllm_args
-from simlora.scenario import vllm_flags as flags
+from simlora.scenario import vllm_args as flags
+from simlora.scenario.engines import EngineConfig
 from simlora.scenario.engines.base import AdapterLoading
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
+from simlora.scenario.vllm_args import scenario_from_vllm_args
 
 
 def scenario(arguments: str, **base: Any) -> Scenario:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simlora.results.summary import summarize
-from simlora.scenario import scenario_from_dict
 from simlora.scenario.engines.base import KernelFamily
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate

@@ -13,7 +13,7 @@ from support.stepping import Stepper, chunks, limits
 
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS
 from simlora.engines.request import Request
-from simlora.scenario import scenario_from_dict
+from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs, make_engine
 
 # --- budget and chunks --------------------------------------------------------------------------------------------

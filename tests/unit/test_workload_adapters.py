@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simlora.scenario import Scenario, scenario_from_dict
-from simlora.workload.adapters import build_adapters
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
+from simlora.workload.adapter_table import build_adapters
 
 
 def scenario(seed: int = 1, **adapters: Any) -> Scenario:

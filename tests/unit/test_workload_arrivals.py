@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from simlora.workload import arrivals, rates
+from simlora.workload import arrivals
 from simlora.workload.arrivals import Floats, Window
 from simlora.workload.rng import rng
 
@@ -17,10 +17,10 @@ PROCESSES: dict[str, Process] = {
     "poisson": lambda window: arrivals.poisson(rng(1, "a"), 3.0, window),
     "gamma": lambda window: arrivals.gamma(rng(1, "a"), 3.0, 2.5, window),
     "deterministic": lambda window: arrivals.deterministic(3.0, window),
-    "diurnal": lambda window: rates.diurnal(rng(1, "a"), 3.0, 1e6, 50.0, 10.0, window),
-    "flash-crowd": lambda window: rates.flash_crowd(rng(1, "a"), 2.0, 9.0, 10.0, 5.0, 20.0, window),
-    "flash-crowd at once": lambda window: rates.flash_crowd(rng(1, "a"), 2.0, 9.0, 0.0, 0.0, 20.0, window),
-    "mmpp": lambda window: rates.mmpp(rng(1, "a"), rng(1, "s"), [0.0, 8.0, 1.0], [5.0, 2.0, 9.0], window),
+    "diurnal": lambda window: arrivals.diurnal(rng(1, "a"), 3.0, 1e6, 50.0, 10.0, window),
+    "flash-crowd": lambda window: arrivals.flash_crowd(rng(1, "a"), 2.0, 9.0, 10.0, 5.0, 20.0, window),
+    "flash-crowd at once": lambda window: arrivals.flash_crowd(rng(1, "a"), 2.0, 9.0, 0.0, 0.0, 20.0, window),
+    "mmpp": lambda window: arrivals.mmpp(rng(1, "a"), rng(1, "s"), [0.0, 8.0, 1.0], [5.0, 2.0, 9.0], window),
 }
 
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=list(PROCESSES))
@@ -62,18 +62,18 @@ def test_another_rate_rescales_the_same_arrivals() -> None:
 
 def test_a_flash_crowd_leaves_what_came_before_it_alone() -> None:
     calm = arrivals.poisson(rng(1, "a"), 2.0, Window(duration_s=100.0))
-    crowd = rates.flash_crowd(rng(1, "a"), 2.0, 20.0, 40.0, 10.0, 20.0, Window(duration_s=100.0))
+    crowd = arrivals.flash_crowd(rng(1, "a"), 2.0, 20.0, 40.0, 10.0, 20.0, Window(duration_s=100.0))
     np.testing.assert_allclose(crowd[crowd < 40.0], calm[calm < 40.0])
 
 
 def test_a_flat_day_is_poisson() -> None:
-    flat = rates.diurnal(rng(1, "a"), 3.0, 1.0, 50.0, 0.0, Window(num_requests=100))
+    flat = arrivals.diurnal(rng(1, "a"), 3.0, 1.0, 50.0, 0.0, Window(num_requests=100))
     np.testing.assert_allclose(flat, arrivals.poisson(rng(1, "a"), 3.0, Window(num_requests=100)))
 
 
 def test_mmpp_states_without_traffic_get_none() -> None:
     window = Window(duration_s=1000.0)
-    times_s = rates.mmpp(rng(1, "a"), rng(1, "s"), [0.0, 50.0], [10.0, 10.0], window)
+    times_s = arrivals.mmpp(rng(1, "a"), rng(1, "s"), [0.0, 50.0], [10.0, 10.0], window)
     stays_s = rng(1, "s").standard_exponential((64, 2)) * 10.0
     ends_s = np.cumsum(stays_s.ravel())
     state = np.searchsorted(ends_s, times_s) % 2

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.workload.adapters import AdapterTable
-from simlora.workload.mapping import map_adapters
-from simlora.workload.recorded_adapters import adapters_from_trace
-from simlora.workload.trace import TraceOptions, TraceTable
-from simlora.workload.trace_reader import parse_trace
+from simlora.workload.adapter_table import AdapterTable
+from simlora.workload.traces.reader import parse_trace
+from simlora.workload.traces.replay import adapters_from_trace, map_adapters
+from simlora.workload.traces.table import TraceOptions, TraceTable
 
 
 def csv(rows: list[str], columns: str = "arrival_s,adapter,prompt_tokens,output_tokens") -> TraceTable:

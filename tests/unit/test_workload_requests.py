@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.scenario import Scenario, scenario_from_dict
-from simlora.workload.adapters import build_adapters
-from simlora.workload.clipping import fit_context
-from simlora.workload.prefix import share_ids
-from simlora.workload.requests import RequestTable, build_requests
+from simlora.scenario.load import scenario_from_dict
+from simlora.scenario.root import Scenario
+from simlora.workload.adapter_table import build_adapters
+from simlora.workload.request_table import RequestTable, fit_context, share_ids
+from simlora.workload.requests import build_requests
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

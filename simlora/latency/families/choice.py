@@ -16,7 +16,7 @@ from simlora.latency.families.grouped_gemm import OLD_BLOCKS, GroupedGemm
 from simlora.latency.families.groups import lora_groups
 from simlora.latency.families.looped import Looped
 from simlora.latency.families.tiled import ONE_ROW, SIMLORA_ROWS, SIXTEEN_ROWS, THIRTY_TWO_ROWS, Tiled
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 GRAPH_LAUNCH_S = 1.3e-6
 """A trivial kernel in a step where the calibration does not say: H200, 0.7 to 1.3 us between dependent kernels."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from simlora.latency.families.work import LoraWork
 from simlora.latency.lora_kernels import EXPERT_LINEARS, active_experts
 from simlora.latency.shapes import Linear, lora_linears
-from simlora.scenario.model_spec import ModelSpec
+from simlora.scenario.model import ModelSpec
 
 ROW_PARALLEL = ("o", "down")
 """Linears that tensor parallelism splits by input; the others it splits by output."""

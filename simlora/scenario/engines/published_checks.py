@@ -16,8 +16,8 @@ _CONTEXT_BYTES = 1e9
 """CUDA and what is as large on any GPU."""
 
 if TYPE_CHECKING:
-    from simlora.scenario.gpu_spec import GpuSpec
-    from simlora.scenario.model_spec import ModelSpec
+    from simlora.scenario.gpu import GpuSpec
+    from simlora.scenario.model import ModelSpec
     from simlora.scenario.root import Scenario
 
 

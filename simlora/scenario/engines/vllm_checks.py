@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from simlora.scenario.base import WrongValueError
+from simlora.scenario.checks import host_cache_bytes, largest_host_cache
 from simlora.scenario.engines.published_checks import check_prefetch
-from simlora.scenario.host_cache import host_cache_bytes, largest_host_cache
 from simlora.scenario.lora_modules import supported_modules
 
 if TYPE_CHECKING:

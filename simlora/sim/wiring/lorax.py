@@ -12,8 +12,9 @@ from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.memory.lorax import adapter_cost_fraction
-from simlora.scenario import Scenario, adapter_bytes
 from simlora.scenario.engines.lorax import LoraxConfig
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
 from simlora.sim.inputs import Inputs
 
 HEALTH_BLOCKS = 1

@@ -11,8 +11,8 @@ from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import REMOTE
 from simlora.memory.copy_engine import CopyEngine, Stage
-from simlora.scenario import adapter_bytes
 from simlora.scenario.engines.sglang import SglangConfig
+from simlora.scenario.lora_modules import adapter_bytes
 from simlora.sim.inputs import Inputs
 
 HOST_LINK, REMOTE_LINK = "host", "remote"

@@ -20,7 +20,8 @@ from simlora.memory.copy_engine import CopyEngine, Stage
 from simlora.memory.eviction import EvictionPolicy, Lru, WeightedLru
 from simlora.memory.resident import ResidentSet
 from simlora.memory.tiers import AdapterTiers
-from simlora.scenario import Scenario, adapter_bytes
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
 from simlora.sim.inputs import Inputs
 
 
