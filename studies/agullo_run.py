@@ -11,13 +11,13 @@ from agullo_client import Client, requests_of
 from agullo_rows import AgulloRow
 from agullo_scrape import Stall, delivered, merged_tokens
 
+from simlora.engines.inputs import Inputs
 from simlora.errors import ConfigError
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs, make_replicas, make_requests
 from simlora.sim.clock import Clock
 from simlora.sim.collect import replica_log, request_log
-from simlora.sim.inputs import Inputs
 from simlora.sim.log import Floats, ReplicaLog, RequestLog
 from simlora.sim.simulation import Simulation
 from simlora.workload.adapter_table import AdapterTable

@@ -39,9 +39,9 @@ from h100_samples import (
 from scipy.optimize import least_squares
 
 from simlora.latency.calibration import Calibration
-from simlora.latency.model import StepLatency
 from simlora.latency.scaling import START_VLLM_0_8, scale_to_gpu
 from simlora.latency.step import Prefill, StepPlan, StepTiming
+from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import load_calibration
 from simlora.scenario.gpu import builtin_gpu
 from simlora.scenario.model import builtin_model

@@ -21,8 +21,8 @@ from simlora.calibrate.fitting.fit import HELD_OUT_SEED
 from simlora.calibrate.fitting.samples import Row, of_op
 from simlora.calibrate.fitting.sends import fit_sends
 
-from simlora.latency.calibration import Calibration
-from simlora.latency.calibration_engines import (
+from simlora.latency.calibration import (
+    Calibration,
     FamiliesTerm,
     HostMemoryParameters,
     HostMemoryTerm,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simlora.latency.calibration import CopyParameters
-from simlora.latency.copies import Copies
+from simlora.latency.loads import Copies
 from simlora.latency.step import DISK, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model import ModelSpec

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from simlora.latency.calibration import Calibration
-from simlora.latency.calibration_engines import FamilyParameters, FamilyTerm
-from simlora.latency.families.base import CostedFamily
+from simlora.latency.calibration import Calibration, FamilyParameters, FamilyTerm
 from simlora.latency.families.choice import Layout, family_term, make_family
-from simlora.latency.families.tiled import ONE_ROW, Tiled, growing_chunk
-from simlora.latency.families.work import Cost, LoraWork
+from simlora.latency.families.kernels import ONE_ROW, Tiled, growing_chunk
+from simlora.latency.families.work import Cost, CostedFamily, LoraWork
 from simlora.latency.step import AdapterMix
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model import ModelSpec

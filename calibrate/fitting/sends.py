@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simlora.latency.calibration_engines import SendParameters, SendTerm
+from simlora.latency.calibration import SendParameters, SendTerm
 
 from .core import Array, fit_positive, held_out_mask, held_out_rms, relative_rms, seconds, spans
 from .samples import Row, of_op

@@ -69,8 +69,8 @@ def _write(folder: Path, log: Any, summary: dict[str, Any], decided: Any, perfet
 @app.command()
 def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Override = None) -> None:
     """Show what takes a GPU's memory, and what binds."""
-    from simlora.memory.fit import build_ledger, require_fit, scenario_shortage
-    from simlora.memory.rows import binding, ledger_rows
+    from simlora.engines.fit import build_ledger, require_fit, scenario_shortage
+    from simlora.engines.ledger_rows import binding, ledger_rows
     from simlora.plan.advice import memory_advice
     from simlora.report.terminal import memory_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from simlora.engines.base import NEVER_S
-from simlora.memory.copy_engine import Completion, CopyEngine, Stage
+from simlora.memory.copies import Completion, CopyEngine, Stage
 
 Stages = Callable[[int, str], Sequence[Stage]]
 """(rank, tier) -> the legs of a copy."""

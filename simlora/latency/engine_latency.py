@@ -8,18 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from simlora.errors import ConfigError
-from simlora.latency.calibration import Calibration
-from simlora.latency.calibration_engines import HostMemoryParameters, LaunchParameters
-from simlora.latency.graph_sets import lorax_graph
+from simlora.latency.calibration import Calibration, HostMemoryParameters, LaunchParameters
+from simlora.latency.cuda_graphs import lorax_graph
 from simlora.latency.inputs import EngineSettings
-from simlora.latency.load_recipes import load_recipes
-from simlora.latency.merging import merge_s
-from simlora.latency.model import StepLatency
-from simlora.latency.parts import StepParts
-from simlora.latency.pipeline import PipelineTiming, split_stages
+from simlora.latency.loads import Transfers, load_recipes
+from simlora.latency.operators import merge_s
+from simlora.latency.overlap import PipelineTiming, StepParts, split_stages
 from simlora.latency.profiles import Overlap, engine_profile
 from simlora.latency.step import StepPlan
-from simlora.latency.transfers import Transfers
+from simlora.latency.step_latency import StepLatency
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model import ModelSpec

@@ -5,18 +5,20 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from simlora.latency.collective_schemes import EngineCollectives
-from simlora.latency.engine_host import LaunchHost, vllm_host
+from simlora.latency.calibration import Calibration
+from simlora.latency.collectives import EngineCollectives
+from simlora.latency.cuda_graphs import lorax_graph, padded_tokens, sglang_sizes
 from simlora.latency.engine_latency import EngineLatency
-from simlora.latency.families.base import LoraFamily
-from simlora.latency.families.work import LoraWork
-from simlora.latency.graph_sets import lorax_graph, sglang_sizes
-from simlora.latency.graphs import padded_tokens
-from simlora.latency.host import Host
-from simlora.latency.inputs import GraphLimit
+from simlora.latency.families.work import LoraFamily, LoraWork
+from simlora.latency.host import Host, LaunchHost, vllm_host
+from simlora.latency.inputs import EngineSettings, GraphLimit
 from simlora.latency.kernel_choice import KernelChoice
-from simlora.latency.parts import StepParts, assemble
+from simlora.latency.overlap import StepParts, assemble
 from simlora.latency.step import AdapterMix, StepPlan, StepTiming
+from simlora.latency.store import needs_families
+from simlora.scenario.gpu import GpuSpec
+from simlora.scenario.lora_modules import ALL_LINEAR
+from simlora.scenario.model import ModelSpec
 
 NO_ADAPTERS = AdapterMix(0, 0, 0, 0)
 
@@ -187,3 +189,21 @@ class FamilyLatency(EngineLatency):
         if not names:
             return self._engine_static
         return tuple(dict.fromkeys((*self._engine_static, *names)))
+
+
+def step_latency(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    engine: EngineSettings,
+    calibration: Calibration,
+    step_scale: float = 1.0,
+    slot_modules: tuple[str, ...] | None = None,
+    adapter_modules: tuple[str, ...] = ALL_LINEAR,
+    disk_bytes_per_s: float | None = None,
+) -> EngineLatency:
+    """Prices steps and loads of one engine. Arguments as in EngineLatency.
+
+    Raises ConfigError where the calibration lacks terms that the engine needs (choose_calibration adds them).
+    """
+    kind = FamilyLatency if needs_families(engine) else EngineLatency
+    return kind(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules, disk_bytes_per_s)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simlora.latency.families.base import LoraFamily
 from simlora.latency.families.choice import Known, Layout, make_family
-from simlora.latency.families.padded import Padded
-from simlora.latency.families.work import LoraWork
+from simlora.latency.families.kernels import Padded
+from simlora.latency.families.work import LoraFamily, LoraWork
 from simlora.latency.inputs import ArtifactSwitch
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.profiles import slora_segmented

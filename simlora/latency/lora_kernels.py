@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from simlora.latency.calibration import LoraKernelParameters
-from simlora.latency.graphs import active_adapter_grid
+from simlora.latency.cuda_graphs import active_adapter_grid
 from simlora.latency.shapes import Linear
 
 SPLIT_TOKENS = 128

@@ -1,4 +1,5 @@
-"""GPU time of the base model: GEMMs by roofline, element-wise kernels by bytes, attention by context."""
+"""GPU time of the base model: GEMMs by roofline, element-wise kernels by bytes, attention by context; and of
+merging."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from simlora.latency.shapes import (
     attention_linears,
     kv_bytes_per_token,
     logit_bytes_per_row,
+    lora_linears,
     mlp_linears,
     penalty_bytes_per_row,
 )
@@ -102,3 +104,19 @@ class Attention:
     def chunk_s(self, start_tokens: int, new_tokens: int) -> float:
         """One chunk: every new token attends to the tokens before it and to itself."""
         return self.prefill_pair_s * new_tokens * (start_tokens + 0.5 * (new_tokens + 1))
+
+
+def merge_s(model: ModelSpec, tp: int, modules: tuple[str, ...], rank: int, operators: OperatorParameters) -> float:
+    """Seconds of one merge or unmerge on one GPU: the product B A, and the adapted weights read and written.
+
+    Every expert of a mixture is adapted. Bounded by the memory for any usual rank. 0 for rank 0.
+    """
+    if rank <= 0:
+        return 0.0
+    elements = 0
+    for linear in lora_linears(model, tp, modules):
+        experts = model.num_experts if linear.name in ("gate_up", "down") else 0
+        elements += linear.elements * max(experts, 1)
+    elements *= model.num_hidden_layers
+    moved_s = 2.0 * elements * model.dtype_bytes / operators.weight_bytes_per_s
+    return moved_s + 2.0 * elements * rank / operators.gemm_flops

@@ -1,187 +1,193 @@
-"""The byte ledger of one GPU of one vLLM replica: where its memory goes, and how many KV blocks remain.
+"""The byte ledger of one GPU: what every engine's tells, and the common form of it: named parts, then the KV cache.
 
-vLLM gives the KV cache what is left of gpu_memory_utilization * total after the weights (LoRA slots are part of
-them), the peak of a profiling run, memory outside PyTorch and, in recent versions, the CUDA graphs. All GPUs of a
-pipeline stage look alike; the ledger shows the stage with the fewest blocks, since every worker gets that number.
+No start-up of engines other than vLLM was measured: weights, activations, graphs and the CUDA context follow vLLM's
+formulas at the engine's own limits; what each engine reserves, and how it counts, is its own.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from simlora.memory.base import AdapterRoom
-from simlora.memory.device_memory import cuda_total_bytes
-from simlora.memory.graphs import graph_bytes
-from simlora.memory.lora_tensors import slot_bytes, slot_tensors
-from simlora.memory.profile_peak import profile_peak_bytes
-from simlora.memory.settings import MemorySettings
-from simlora.memory.shard import Shard, shards
-from simlora.memory.torch_allocator import CachingAllocator
-from simlora.memory.vllm_rules import memory_rules
-from simlora.memory.weight_tensors import weight_tensors
 from simlora.scenario.gpu import GpuSpec
-from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
+from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.model import ModelSpec
 
+NO_LIMIT = 1 << 20
+"""Adapters on a GPU where their number is not limited, only their bytes."""
 
-@dataclass(frozen=True)
-class MemoryLedger:
-    """Bytes on one GPU, except host_bytes. A negative available_bytes means that the engine does not start."""
 
-    model: ModelSpec
-    gpu: GpuSpec
-    settings: MemorySettings
-    adapter_modules: tuple[str, ...]
-    total_bytes: int
-    """What CUDA reports as the GPU's memory."""
-    budget_bytes: int
-    """gpu_memory_utilization * total."""
-    weight_bytes: int
-    """The model's tensors."""
-    slots_bytes: int
-    """All LoRA slots, empty or not."""
-    rounding_bytes: int
-    """What PyTorch's allocator adds to both."""
-    activation_bytes: int
-    """Peak of the profiling run."""
-    graph_bytes: int
-    """All CUDA graphs; paid from the budget only if graphs_in_budget."""
-    graphs_in_budget: bool
-    non_torch_bytes: int
-    """CUDA and NCCL, as far as the budget pays for them."""
-    context_bytes: int
-    """CUDA and NCCL, as far as it does not."""
-    slot_bytes: int
-    """One more slot."""
-    kv_block_bytes: int
-    host_bytes: int
-    """Host memory of the replica's full adapter cache: the max_cpu_loras largest adapters, once per worker."""
+class AdapterRoom(NamedTuple):
+    """Room for adapters on one GPU."""
+
+    slots: int
+    """Most adapters at a time; NO_LIMIT where only their bytes count. Engines that count the base model include it."""
+    units: int
+    """Units of the engine's pool that adapters alone may use."""
+    shared: bool
+    """Adapters take units of the KV cache as well."""
+    bytes: int
+    """Set apart for adapters, used or not."""
+
+
+class Ledger(Protocol):
+    """Bytes are of one GPU, except host_bytes. A negative available_bytes means that the engine does not start."""
+
+    @property
+    def total_bytes(self) -> int:
+        """What CUDA reports as the GPU's memory."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the engine may use."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """The model's tensors."""
+
+    @property
+    def activation_bytes(self) -> int:
+        """Peak of a step beside the weights."""
+
+    @property
+    def adapter_area_bytes(self) -> int:
+        """Set apart for adapters."""
+
+    @property
+    def adapter_room(self) -> AdapterRoom:
+        """Room for adapters."""
 
     @property
     def available_bytes(self) -> int:
         """Left of the budget for the KV cache."""
-        graphs = self.graph_bytes if self.graphs_in_budget else 0
-        return self.budget_bytes - self.resident_bytes - self.activation_bytes - self.non_torch_bytes - graphs
-
-    @property
-    def resident_bytes(self) -> int:
-        """Weights and slots as allocated."""
-        return self.weight_bytes + self.slots_bytes + self.rounding_bytes
-
-    @property
-    def fitting_kv_blocks(self) -> int:
-        """Blocks that fit: num_gpu_blocks_override left out."""
-        return max(self.available_bytes, 0) // self.kv_block_bytes
-
-    @property
-    def kv_blocks(self) -> int:
-        """vLLM's num_gpu_blocks, the null block included."""
-        override = self.settings.num_gpu_blocks_override
-        return self.fitting_kv_blocks if override is None else override
-
-    @property
-    def kv_tokens(self) -> int:
-        """Capacity of the KV cache as vLLM reports it."""
-        return self.kv_blocks * self.settings.block_size
-
-    @property
-    def usable_kv_tokens(self) -> int:
-        """What requests can hold: one block is the null block."""
-        return max(self.kv_blocks - 1, 0) * self.settings.block_size
-
-    @property
-    def kv_bytes(self) -> int:
-        """GPU memory of the KV cache."""
-        return self.kv_blocks * self.kv_block_bytes
 
     @property
     def kv_units(self) -> int:
-        """Blocks that requests can hold: all but the null block."""
-        return max(self.kv_blocks - 1, 0)
+        """Blocks, pages or rows that requests can hold."""
 
     @property
     def kv_unit_tokens(self) -> int:
-        return self.settings.block_size
+        """Tokens in a unit."""
 
     @property
     def kv_unit_bytes(self) -> int:
-        return self.kv_block_bytes
+        """One unit in all layers."""
 
     @property
-    def adapter_area_bytes(self) -> int:
-        return self.slots_bytes
+    def kv_bytes(self) -> int:
+        """The KV cache."""
 
     @property
-    def adapter_room(self) -> AdapterRoom:
-        """The slots."""
-        slots = self.settings.max_loras if self.settings.enable_lora else 0
-        return AdapterRoom(slots, 0, False, self.slots_bytes)
+    def usable_kv_tokens(self) -> int:
+        """Tokens that requests can hold."""
 
     @property
     def headroom_bytes(self) -> int:
-        """Free on the GPU once the engine runs, the profiling peak counted as in use. Negative: it would run out."""
-        used = self.resident_bytes + self.activation_bytes + self.non_torch_bytes + self.context_bytes
-        return self.total_bytes - used - self.graph_bytes - self.kv_bytes
+        """Free once the engine runs, peaks counted as in use."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of the replica's adapters."""
+
+
+WEIGHTS, ADAPTERS, ACTIVATIONS, GRAPHS, CONTEXT, SLACK = "weights", "adapters", "activations", "graphs", "cuda", "slack"
+"""Roles of parts."""
+
+
+class Part(NamedTuple):
+    """Memory that the KV cache does not get."""
+
+    label: str
+    role: str
+    bytes: int
+    note: str = ""
+    in_budget: bool = True
+    """Paid from what the engine may use; otherwise from the rest of the GPU."""
+
+
+class AdapterNeed(NamedTuple):
+    """What the largest adapter takes of what adapters can get, in bytes or in units of a pool."""
+
+    needed: int
+    limit: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class EngineLedger:
+    """Bytes of one GPU, except host_bytes. Parts, KV cache and headroom add up to the total."""
+
+    kind: str
+    model: ModelSpec
+    gpu: GpuSpec
+    total_bytes: int
+    """What CUDA reports as the GPU's memory."""
+    budget_bytes: int
+    """What the engine may use."""
+    parts: tuple[Part, ...]
+    kv_unit_bytes: int
+    """One unit in all layers of the GPU's pipeline stage."""
+    kv_unit_tokens: int
+    kv_units: int
+    """Units that requests can hold."""
+    kv_label: str
+    unit_name: str
+    """Plural: blocks, pages, rows."""
+    adapter_room: AdapterRoom
+    adapter_need: AdapterNeed | None
+    """None without adapters."""
+    adapter_modules: tuple[str, ...]
+    """Modules of the adapters that the engine serves."""
+    needed_kv_tokens: int
+    """What the KV cache must hold for the engine to start: one sequence of the greatest length, or what was asked."""
+    host_bytes: int
+    """Host memory of the replica's adapters."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.role_bytes(WEIGHTS)
+
+    @property
+    def activation_bytes(self) -> int:
+        return self.role_bytes(ACTIVATIONS)
+
+    @property
+    def adapter_area_bytes(self) -> int:
+        return self.role_bytes(ADAPTERS)
+
+    @property
+    def available_bytes(self) -> int:
+        """Left of the budget for the KV cache. Negative: the engine does not start."""
+        return self.budget_bytes - sum(part.bytes for part in self.parts if part.in_budget)
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.kv_units * self.kv_unit_bytes
+
+    @property
+    def usable_kv_tokens(self) -> int:
+        return self.kv_units * self.kv_unit_tokens
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Free on the GPU once the engine runs, peaks counted as in use. Negative: it would run out."""
+        return self.total_bytes - sum(part.bytes for part in self.parts) - self.kv_bytes
+
+    @property
+    def adapters_fit(self) -> bool:
+        """The largest adapter can be loaded at all."""
+        return self.adapter_need is None or self.adapter_need.needed <= self.adapter_need.limit
+
+    @property
+    def fits(self) -> bool:
+        """The engine starts, serves its longest sequence, and can load every adapter."""
+        enough_kv = self.kv_units > 0 and self.usable_kv_tokens >= self.needed_kv_tokens
+        return enough_kv and self.headroom_bytes >= 0 and self.adapters_fit
+
+    def role_bytes(self, role: str) -> int:
+        """Bytes of all parts of a role."""
+        return sum(part.bytes for part in self.parts if part.role == role)
 
     def adapter_bytes(self, rank: int) -> int:
-        """One adapter of that rank in host memory: own rank, unsharded; every worker holds a copy."""
+        """One adapter of that rank in host memory: the modules that the engine serves, unsharded."""
         return adapter_bytes(self.model, rank, self.adapter_modules)
-
-
-def compute_ledger(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    settings: MemorySettings,
-    rank_counts: dict[int, int] | None = None,
-    adapter_modules: tuple[str, ...] = ALL_LINEAR,
-    source: str = "<arguments>",
-) -> MemoryLedger:
-    """The ledger for explicit values. rank_counts: adapters per rank, for host_bytes only.
-
-    Raises ConfigError for an engine version without memory rules.
-    """
-    rules = memory_rules(settings.version, source)
-    ledgers = [_stage_ledger(shard, gpu, adapter_modules) for shard in shards(model, rules, settings)]
-    ledger = min(ledgers, key=lambda stage: stage.available_bytes // stage.kv_block_bytes)
-    return replace(ledger, host_bytes=_host_bytes(ledger, rank_counts or {}))
-
-
-def _stage_ledger(shard: Shard, gpu: GpuSpec, adapter_modules: tuple[str, ...]) -> MemoryLedger:
-    settings, rules = shard.settings, shard.rules
-    total = cuda_total_bytes(gpu)
-    weights, slots = weight_tensors(shard), slot_tensors(shard)
-    allocator = CachingAllocator()
-    allocator.allocate_all(weights)
-    allocator.allocate_all(slots)
-    allocated = allocator.reserved_bytes if rules.counts_reserved else allocator.allocated_bytes
-    several = shard.tp > 1
-    return MemoryLedger(
-        model=shard.model,
-        gpu=gpu,
-        settings=settings,
-        adapter_modules=adapter_modules,
-        total_bytes=total,
-        budget_bytes=math.ceil(total * settings.gpu_memory_utilization),
-        weight_bytes=sum(weights),
-        slots_bytes=sum(slots),
-        rounding_bytes=allocated - sum(weights) - sum(slots),
-        activation_bytes=math.ceil(profile_peak_bytes(shard, gpu.sm_count)),
-        graph_bytes=math.ceil(graph_bytes(shard)),
-        graphs_in_budget=rules.counts_graphs,
-        non_torch_bytes=math.ceil(rules.non_torch_tp_bytes if several else rules.non_torch_bytes),
-        context_bytes=math.ceil(rules.context_tp_bytes if several else rules.context_bytes),
-        slot_bytes=slot_bytes(shard),
-        kv_block_bytes=shard.kv_block_bytes,
-        host_bytes=0,
-    )
-
-
-def _host_bytes(ledger: MemoryLedger, rank_counts: dict[int, int]) -> int:
-    """Pinned host memory when the cache holds the largest adapters that it can."""
-    room, total = ledger.settings.max_cpu_loras, 0
-    for rank in sorted(rank_counts, reverse=True):
-        cached = min(rank_counts[rank], room)
-        total += cached * ledger.adapter_bytes(rank)
-        room -= cached
-    return total * ledger.settings.workers if ledger.settings.enable_lora else 0

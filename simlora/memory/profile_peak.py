@@ -6,7 +6,7 @@ token of each sequence through lm_head and the sampler.
 
 from __future__ import annotations
 
-from simlora.memory.shard import Shard
+from simlora.memory.tensors import Shard
 from simlora.memory.vllm_rules import FORWARD_HIDDEN_COPIES, PIPELINE_HIDDEN_COPIES, SAMPLER_FIXED_BYTES
 
 _LEGACY_REUSED_BYTES = 0.26e9

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simlora.latency.model import StepLatency
+from simlora.engines.advice import advice, rank_waste
+from simlora.engines.fit import AnyLedger
+from simlora.engines.vllm.ledger import VllmLedger
+from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import choose_calibration
-from simlora.memory.advice import advice, rank_waste
-from simlora.memory.fit import AnyLedger
-from simlora.memory.ledger import MemoryLedger
 from simlora.scenario.root import Scenario
 
 TYPICAL_BATCH = 32
@@ -16,7 +16,7 @@ TYPICAL_BATCH = 32
 def memory_advice(scenario: Scenario, ledger: AnyLedger) -> tuple[str, ...]:
     """One sentence per flag that takes memory without need; an oversized rank also costs time in every step."""
     lines = list(advice(scenario, ledger))
-    waste = rank_waste(scenario, ledger) if isinstance(ledger, MemoryLedger) else None
+    waste = rank_waste(scenario, ledger) if isinstance(ledger, VllmLedger) else None
     if waste is not None:
         calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
         latency = StepLatency(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
-from simlora.memory.advice import rank_waste
+from simlora.engines.advice import rank_waste
 from simlora.scenario.checks import largest_host_cache
 from simlora.scenario.root import Scenario
 

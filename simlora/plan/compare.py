@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
+from simlora.engines.inputs import Inputs
 from simlora.errors import ConfigError
 from simlora.plan.reasons import reasons
 from simlora.plan.variants import DEDICATED, variant
@@ -14,7 +15,6 @@ from simlora.results.gpus import usd_per_month
 from simlora.results.summary import summarize
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
 from simlora.workload.adapter_table import build_adapters
 from simlora.workload.requests import build_requests

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
 
+from simlora.engines.inputs import Inputs
 from simlora.errors import SimloraError
 from simlora.plan.candidates import candidates, value_of
 from simlora.results.summary import summarize
 from simlora.scenario.load import changed
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import Inputs
 from simlora.sim.simulate import simulate
 
 MAX_REQUESTS = 1500

@@ -8,9 +8,9 @@ from typing import Any
 from simlora.errors import ConfigError
 from simlora.scenario.checks import largest_host_cache
 from simlora.scenario.engines import ENGINES
+from simlora.scenario.engines.vllm_versions import V0_20
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.scenario.versions import V0_20
 
 DEDICATED = "dedicated"
 """One merged deployment per tenant: a topology of the cluster, compared like an engine."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simlora.memory.fit import build_ledger, scenario_shortage
-from simlora.memory.rows import binding, ledger_rows
+from simlora.engines.fit import build_ledger, scenario_shortage
+from simlora.engines.ledger_rows import binding, ledger_rows
 from simlora.report import facts, units
 from simlora.report.decision import change_label, recommendation
 from simlora.report.facts import Summary

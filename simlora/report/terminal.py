@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from simlora.memory.rows import LedgerRow
+from simlora.engines.ledger_rows import LedgerRow
 from simlora.report import facts, units
 from simlora.report.facts import Fact, Summary
 from simlora.workload.traces.describe import LengthSummary, TraceSummary

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simlora.latency.profiles import PROFILES
-from simlora.memory.base import NO_LIMIT
+from simlora.memory.ledger import NO_LIMIT
 
 PADDING_KERNELS = ("padded", "padded-bmm")
 """LoRA kernels that compute every adapter of a step at one rank; the others compute each at its own."""

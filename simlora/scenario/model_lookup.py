@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simlora.scenario.base import WrongValueError, unknown_name
+from simlora.scenario.engines.vllm_versions import VersionRules
 from simlora.scenario.model import ALIASES, MODELS, ModelSpec, builtin_model
-from simlora.scenario.versions import VersionRules
 
 ARCHITECTURES = (
     "LlamaForCausalLM",

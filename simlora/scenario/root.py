@@ -12,12 +12,12 @@ from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitP
 from simlora.scenario.base import Config, WrongValueError, auto
 from simlora.scenario.checks import check_scenario, drop_unbuilt
 from simlora.scenario.cluster import ClusterConfig
-from simlora.scenario.engines import AnyEngine, EngineConfig
+from simlora.scenario.engines import AnyEngine, VllmConfig
+from simlora.scenario.engines.vllm_versions import VersionRules
 from simlora.scenario.gpu import GpuConfig, GpuSpec
 from simlora.scenario.lora_modules import adapter_modules, slot_modules, supported_modules
 from simlora.scenario.model import ModelSpec
 from simlora.scenario.model_lookup import find_model
-from simlora.scenario.versions import VersionRules
 from simlora.scenario.workload import DeterministicArrivals, GammaArrivals, PoissonArrivals, WorkloadConfig
 
 
@@ -70,7 +70,7 @@ class Scenario(Config):
     calibration: str | None = Field(
         default=None, min_length=1, description="Calibration by name or path; null: the best match for engine and GPU"
     )
-    engine: AnyEngine = Field(default=EngineConfig(), description="The engine of each replica")
+    engine: AnyEngine = Field(default=VllmConfig(), description="The engine of each replica")
     adapters: AdaptersConfig = Field(default=AdaptersConfig(), description="The adapters")
     workload: WorkloadConfig = Field(default=WorkloadConfig(), description="What clients send")
     cluster: ClusterConfig = Field(default=ClusterConfig(), description="Replicas and router")

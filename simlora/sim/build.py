@@ -10,19 +10,19 @@ import numpy as np
 from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.base import Engine
+from simlora.engines.fit import require_fit
+from simlora.engines.inputs import InitialAdapters, Inputs
+from simlora.engines.registry import builder
 from simlora.engines.request import Request
 from simlora.engines.vllm.lanes import VllmLanes
-from simlora.latency.engine_model import step_latency
+from simlora.latency.family_latency import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
-from simlora.memory.fit import require_fit
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 from simlora.sim import dedicated
 from simlora.sim.clock import Clock
-from simlora.sim.inputs import InitialAdapters, Inputs
 from simlora.sim.pipeline import PipelineReplica
 from simlora.sim.replica import Replica
-from simlora.sim.wiring import ENGINES
 from simlora.workload.adapter_table import AdapterTable, build_adapters
 from simlora.workload.request_table import RequestTable
 from simlora.workload.requests import build_requests
@@ -87,7 +87,7 @@ def make_requests(inputs: Inputs) -> list[Request]:
 
 def make_engine(inputs: Inputs) -> Engine:
     """One replica's engine."""
-    return ENGINES[inputs.scenario.engine.kind](inputs)
+    return builder(inputs.scenario.engine.kind)(inputs)
 
 
 def make_router(inputs: Inputs) -> Router:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from simlora.cluster.dedicated import NEVER_S, Dedicated
+from simlora.engines.inputs import Inputs
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.sim.inputs import Inputs
 from simlora.sim.replica import Replica
 from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.request_table import RequestTable

@@ -24,7 +24,7 @@ from simlora.cluster.view import View
 from simlora.engines.request import Request
 from simlora.engines.vllm.lane_slots import Lane
 from simlora.engines.vllm.lanes import VllmLanes
-from simlora.latency.pipeline import PipelineTiming
+from simlora.latency.overlap import PipelineTiming
 from simlora.latency.step import StepPlan
 from simlora.sim.clock import STEP_END, Clock
 from simlora.sim.epoch import open_sync

@@ -13,8 +13,8 @@ from typing import Any
 from simlora.cluster.view import View
 from simlora.engines.base import NEVER_S, Engine
 from simlora.engines.request import Request
-from simlora.latency.model import StepLatency
 from simlora.latency.step import NOTHING_PLANNED, StepPlan
+from simlora.latency.step_latency import StepLatency
 from simlora.sim.clock import STEP_END, Clock
 from simlora.sim.epoch import Epoch, open_async, open_drain, open_sync
 

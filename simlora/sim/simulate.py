@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from simlora.cluster.dedicated import Dedicated
+from simlora.engines.inputs import Inputs
 from simlora.sim.build import calibration_record, load_bytes, make_replicas, make_requests, make_router
 from simlora.sim.clock import Clock
 from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
 from simlora.sim.dedicated import cold_start_s, paid_s
-from simlora.sim.inputs import Inputs
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulation import Progress, Simulation

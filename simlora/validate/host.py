@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simlora.engines.inputs import Inputs
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import scale_host
 from simlora.runs.run_file import RunFile
-from simlora.sim.inputs import Inputs
 
 
 def host_factor(run: RunFile, calibration: Calibration) -> float:

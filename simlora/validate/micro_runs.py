@@ -12,12 +12,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from simlora.engines.inputs import InitialAdapters
 from simlora.results.measured import Measured
 from simlora.results.token_gaps import boundary_gaps
 from simlora.runs.measurements import DecodeRow, LoadRow, PrefillRow
 from simlora.runs.recorded import RecordedRun
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simlora.engines.inputs import InitialAdapters
 from simlora.results.measured import Measured
 from simlora.results.metrics import metrics_from_requests
 from simlora.runs.recorded import RecordedRequests, RecordedRun, with_others
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import InitialAdapters
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.validate.host import on_its_host

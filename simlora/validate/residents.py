@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simlora.engines.inputs import InitialAdapters
 from simlora.errors import ConfigError
 from simlora.runs.recorded import RecordedRequests, RecordedRun
 from simlora.runs.run_file import AdapterName, Residents
-from simlora.sim.inputs import InitialAdapters
 
 RECORDED, COLD, ALL_HOST = "recorded", "cold", "all-host"
 

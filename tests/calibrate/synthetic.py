@@ -17,7 +17,7 @@ from simlora.latency.calibration import (
     OperatorParameters,
 )
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
-from simlora.latency.copies import Copies
+from simlora.latency.loads import Copies
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.operators import Attention, Operators
 from simlora.latency.shapes import Linear, attention_linears, lora_linears, mlp_linears

@@ -24,7 +24,7 @@ from simlora.engines.baselines.merged_swap import MergedSwapEngine
 from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.engines.request import Request
 from simlora.latency.step import StepPlan, StepTiming
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 
 KINDS = ("sequential", "grouped", "merged-swap")
 

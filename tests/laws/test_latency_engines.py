@@ -10,9 +10,9 @@ from support.latency_cases import Loading, decodes, equal_mix, make_any, make_la
 
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.families.work import LoraWork
-from simlora.latency.pipeline import stage_layers
+from simlora.latency.loads import shard_bytes
+from simlora.latency.overlap import stage_layers
 from simlora.latency.step import AdapterMix, StepPlan
-from simlora.latency.transfers import shard_bytes
 from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
 from simlora.scenario.model import builtin_model
 

@@ -7,12 +7,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simlora.engines.fit import build_ledger, scenario_shortage
+from simlora.engines.ledger_rows import ledger_rows
+from simlora.engines.lorax.memory import padded_rank
+from simlora.engines.slora.fragmentation import ContiguousPool, PagedPool, PieceAllocator
+from simlora.engines.slora.memory import PAGES, PoolGeometry
 from simlora.errors import ConfigError
-from simlora.memory import ContiguousPool, EngineLedger, PagedPool, build_ledger, ledger_rows, scenario_shortage
-from simlora.memory.adapter_shard import adapter_shard_bytes, module_shard
-from simlora.memory.lorax import padded_rank
-from simlora.memory.paging import PieceAllocator
-from simlora.memory.slora import PAGES, PoolGeometry
+from simlora.memory.ledger import EngineLedger
+from simlora.memory.tensors import adapter_shard_bytes, module_shard
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION, EMBEDDINGS, adapter_bytes

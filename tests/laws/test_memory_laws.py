@@ -8,18 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simlora.memory import (
-    AdapterTiers,
-    CopyEngine,
-    CopyMode,
-    MemorySettings,
-    Pool,
-    ResidentSet,
-    Stage,
-    compute_ledger,
-    ledger_rows,
-    make_policy,
-)
+from simlora.engines.ledger_rows import ledger_rows
+from simlora.engines.vllm.ledger import compute_ledger
+from simlora.memory.copies import CopyEngine, CopyMode, Stage
+from simlora.memory.pools import Pool
+from simlora.memory.residents import AdapterTiers, ResidentSet, make_policy
+from simlora.memory.tensors import MemorySettings
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.model import MODELS
 

@@ -26,10 +26,8 @@ from simlora.engines.vllm.engine import VllmLimits
 from simlora.engines.vllm.overlap import OverlappedVllm
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan, StepTiming
-from simlora.memory.copy_engine import CopyEngine, Stage
-from simlora.memory.eviction import WeightedLru
-from simlora.memory.resident import ResidentSet
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.copies import CopyEngine, Stage
+from simlora.memory.residents import AdapterTiers, ResidentSet, WeightedLru
 
 LINKS = {"host": 1 / TICK_S, "disk": 1 / TICK_S, "remote": 1 / TICK_S}
 """A byte takes a tick."""

@@ -12,13 +12,18 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.latency_cases import decodes, make_any, mixed, prompts, step_s
 
+from simlora.engines.vllm.ledger import compute_ledger
 from simlora.latency.step import DISK, HOST, StepPlan
-from simlora.memory import MemorySettings, compute_ledger
-from simlora.memory.adapter_shard import adapter_shard_bytes, module_shard
-from simlora.memory.lora_tensors import slot_bytes
-from simlora.memory.shard import Shard, shards
+from simlora.memory.tensors import (
+    MemorySettings,
+    Shard,
+    adapter_shard_bytes,
+    module_shard,
+    shards,
+    slot_bytes,
+    weight_tensors,
+)
 from simlora.memory.vllm_rules import memory_rules
-from simlora.memory.weight_tensors import weight_tensors
 from simlora.results.summary import summarize
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.load import scenario_from_dict

@@ -23,8 +23,8 @@ from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.engines.request import Request
 from simlora.latency.step import StepPlan
-from simlora.memory.copy_engine import CopyEngine, Stage
-from simlora.memory.resident import ResidentSet
+from simlora.memory.copies import CopyEngine, Stage
+from simlora.memory.residents import ResidentSet
 from simlora.sim.clock import Clock
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.replica import Replica

@@ -25,7 +25,7 @@ from simlora.engines.sglang.engine import SglangEngine, SglangLimits
 from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import StepPlan
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 from simlora.sim.clock import Clock
 from simlora.sim.replica import Replica
 from simlora.sim.simulation import Simulation

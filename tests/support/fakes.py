@@ -12,8 +12,7 @@ from simlora.engines.request import Request
 from simlora.engines.vllm.engine import VllmEngine, VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan, StepTiming
-from simlora.memory.resident import ResidentSet
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers, ResidentSet
 from simlora.sim.clock import Clock
 from simlora.sim.replica import Replica
 from simlora.sim.simulation import Simulation

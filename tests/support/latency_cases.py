@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from simlora.latency.engine_latency import EngineLatency
-from simlora.latency.engine_model import step_latency
-from simlora.latency.model import StepLatency
+from simlora.latency.family_latency import step_latency
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
+from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import choose_calibration
 from simlora.scenario.gpu import builtin_gpu
 from simlora.scenario.model import builtin_model

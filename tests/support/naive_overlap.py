@@ -13,7 +13,7 @@ from support.naive_vllm import TIER_CODE, Job, NaiveReplica, NaiveVllm, Schedule
 from simlora.engines.request import Request
 from simlora.engines.vllm.engine import VllmLimits
 from simlora.latency.step import StepPlan, StepTiming
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 
 NEVER_S = float("inf")
 

@@ -13,7 +13,7 @@ from typing import Any
 from simlora.engines.request import Request
 from simlora.engines.slora.admission import SloraLimits
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 
 
 @dataclass(eq=False)

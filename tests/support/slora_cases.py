@@ -19,7 +19,7 @@ from simlora.engines.slora.fair import FairQueue
 from simlora.engines.slora.pool import SloraPool
 from simlora.engines.slora.queues import ClusterQueue, FcfsQueue, SloraQueue
 from simlora.latency.step import StepPlan, StepTiming
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 
 RANKS = (1, 2, 4)
 FCFS = Policy()

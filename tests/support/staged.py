@@ -15,7 +15,7 @@ from simlora.cluster.router import RoundRobin
 from simlora.engines.request import Request
 from simlora.engines.vllm.lanes import VllmLanes
 from simlora.engines.vllm.prefix_cache import PrefixCache
-from simlora.latency.pipeline import PipelineTiming
+from simlora.latency.overlap import PipelineTiming
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.sim.clock import Clock
 from simlora.sim.invariants import InvariantChecker

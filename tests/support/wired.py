@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from simlora.errors import ConfigError
-from simlora.latency.families.base import LoraFamily
 from simlora.latency.families.choice import Layout, make_family
-from simlora.latency.families.work import LoraWork
+from simlora.latency.families.work import LoraFamily, LoraWork
 from simlora.latency.family_latency import FamilyLatency
 from simlora.latency.kernel_choice import SLOTTED
 from simlora.latency.step import AdapterMix, StepPlan

@@ -17,9 +17,9 @@ from simlora.engines.baselines.merged_swap import MergedSwapEngine
 from simlora.engines.baselines.sequential import SequentialEngine
 from simlora.engines.request import Request
 from simlora.errors import ConfigError
-from simlora.latency.families.base import CostedFamily
+from simlora.latency.families.work import CostedFamily
 from simlora.latency.step import StepPlan
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simlora.engines.fit import build_ledger, require_fit
 from simlora.errors import ConfigError
-from simlora.latency.model import StepLatency
+from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import choose_calibration
-from simlora.memory.fit import build_ledger, require_fit
 from simlora.scenario.load import changed, scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simlora.engines.inputs import Inputs
 from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import Inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 from simlora.workload.request_table import RequestTable

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.engine_laws import play
 from support.fakes import FixedStep
 
+from simlora.engines.inputs import Inputs
 from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
@@ -21,7 +22,6 @@ from simlora.engines.request import Request
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
-from simlora.sim.inputs import Inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 

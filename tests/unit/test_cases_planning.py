@@ -16,11 +16,11 @@ import pytest
 from agullo_rows import AgulloRow, read_rows
 from agullo_run import inputs_of, play
 
+from simlora.engines.fit import build_ledger, require_fit
+from simlora.engines.lorax.memory import AdapterRoom
 from simlora.errors import ConfigError
-from simlora.latency.engine_model import step_latency
+from simlora.latency.family_latency import step_latency
 from simlora.latency.store import choose_calibration
-from simlora.memory import build_ledger, require_fit
-from simlora.memory.lorax import AdapterRoom
 from simlora.plan.decision import decide
 from simlora.results.summary import summarize
 from simlora.scenario.load import changed, scenario_from_dict

@@ -11,9 +11,9 @@ from support.latency_cases import decodes, make_latency
 from simlora.cluster.dedicated import Dedicated
 from simlora.cluster.router import Hold, Send
 from simlora.cluster.view import View
+from simlora.engines.fit import build_ledger
 from simlora.engines.request import Request
 from simlora.errors import ConfigError
-from simlora.memory import build_ledger
 from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs

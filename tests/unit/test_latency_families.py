@@ -13,10 +13,10 @@ from simlora.calibrate.fitting.families import SAMPLED, sample_family, sample_wo
 from support.latency_cases import AnyEngine, Loading, decodes, make_any, prompts, step_s
 
 from simlora.latency.calibration import Calibration
+from simlora.latency.cuda_graphs import lorax_graph, sglang_sizes
 from simlora.latency.families.choice import Layout, make_family
-from simlora.latency.families.copied import Copied, adapter_runs
+from simlora.latency.families.kernels import Copied, adapter_runs
 from simlora.latency.families.work import Cost, LoraWork
-from simlora.latency.graph_sets import lorax_graph, sglang_sizes
 from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.scaling import scale_host
 from simlora.latency.step import AdapterMix

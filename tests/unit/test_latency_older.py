@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.latency_cases import decode, make_latency, mixed
 
-from simlora.latency.alternating import alternating
 from simlora.latency.collectives import HOST_HOPS, HOST_LATENCY_FACTOR, Collectives
+from simlora.latency.cuda_graphs import capture_sizes
 from simlora.latency.execution import V0_8, V0_20, execution_rules
-from simlora.latency.graphs import capture_sizes
-from simlora.latency.model import StepLatency
+from simlora.latency.overlap import alternating
 from simlora.latency.shapes import default_penalties
 from simlora.latency.step import StepTiming
+from simlora.latency.step_latency import StepLatency
 from simlora.scenario.model import builtin_model
 
 OLD = {"version": "0.8.5", "gpu": "h100-64gb"}

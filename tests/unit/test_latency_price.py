@@ -7,7 +7,7 @@ import time
 import pytest
 from support.latency_cases import decode, make_latency, mixed
 
-from simlora.latency.graphs import active_adapter_grid, capture_sizes, padded_tokens
+from simlora.latency.cuda_graphs import active_adapter_grid, capture_sizes, padded_tokens
 from simlora.latency.lora_kernels import row_tiles
 
 

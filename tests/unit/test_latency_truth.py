@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 from support.latency_cases import TRUTH, decode, make_latency, mixed
 
-from simlora.latency.model import StepLatency
+from simlora.latency.step_latency import StepLatency
 
 DECODE_AIM, PREFILL_AIM, LOAD_AIM = 0.08, 0.15, 0.25
 WORST = 0.20

@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
+from simlora.engines.advice import advice, rank_waste, slot_waste
+from simlora.engines.fit import build_ledger, fits, largest_max_loras, require_fit, shortage, with_settings
+from simlora.engines.ledger_rows import binding, ledger_rows
 from simlora.errors import ConfigError
-from simlora.memory import (
-    binding,
-    build_ledger,
-    fits,
-    largest_max_loras,
-    ledger_rows,
-    rank_waste,
-    require_fit,
-    shortage,
-    slot_waste,
-)
-from simlora.memory.advice import advice
-from simlora.memory.fit import with_settings
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from simlora.memory import MemoryLedger, MemorySettings, compute_ledger, fits
+from simlora.engines.fit import fits
+from simlora.engines.vllm.ledger import VllmLedger, compute_ledger
+from simlora.memory.tensors import MemorySettings
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.model import MODELS, ModelSpec
 
@@ -53,7 +55,7 @@ OTHER_MODELS = {
 }
 
 
-def mn5_ledger(model: str, rank: int, slots: int, version: str = "0.8.5", lora: bool = True) -> MemoryLedger:
+def mn5_ledger(model: str, rank: int, slots: int, version: str = "0.8.5", lora: bool = True) -> VllmLedger:
     spec, sequences = MODELS[model], 4096 if version == "0.5.0" else 2048
     settings = MemorySettings(
         version=version,
@@ -68,7 +70,7 @@ def mn5_ledger(model: str, rank: int, slots: int, version: str = "0.8.5", lora: 
     return compute_ledger(spec, GPUS["h100-64gb"], settings)
 
 
-def h200_ledger(engine: dict[str, object], limits: dict[str, int]) -> MemoryLedger:
+def h200_ledger(engine: dict[str, object], limits: dict[str, int]) -> VllmLedger:
     settings = MemorySettings(
         version="0.20",
         max_num_seqs=limits["max_num_seqs"],
@@ -145,7 +147,7 @@ NAMES = {
 }
 
 
-def row_ledger(row: dict[str, str]) -> MemoryLedger:
+def row_ledger(row: dict[str, str]) -> VllmLedger:
     version = "0.5.0" if row["vllm"] == "0.5.0" else "0.8.5"
     rank, slots = int(row["max_lora_rank"]), int(row["max_loras"])
     return mn5_ledger(NAMES[row["model"]], rank, slots, version, row["enable_lora"] == "True")

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
+from simlora.engines.vllm.ledger import VllmLedger, compute_ledger
 from simlora.errors import ConfigError
-from simlora.memory import MemoryLedger, MemorySettings, compute_ledger
-from simlora.memory.shard import stage_layers
-from simlora.memory.weight_tensors import weight_tensors
+from simlora.memory.tensors import MemorySettings, stage_layers, weight_tensors
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.model import MODELS
 
 
-def ledger(model: str, **changes: Any) -> MemoryLedger:
+def ledger(model: str, **changes: Any) -> VllmLedger:
     given = {
         "version": "0.20",
         "max_num_seqs": 256,
@@ -214,7 +213,7 @@ def test_unknown_version_is_refused() -> None:
 
 
 def test_weight_tensors_come_in_load_order() -> None:
-    from simlora.memory.shard import shards
+    from simlora.memory.tensors import shards
     from simlora.memory.vllm_rules import V0_20
 
     spec = MODELS["llama-3.1-8b"]

@@ -19,6 +19,7 @@ from support.wired import wired as latency_of
 
 from simlora.engines.base import KV, SLOTS, TOKENS
 from simlora.engines.lorax.batching import LoraxLimits
+from simlora.engines.lorax.build import make_engine
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.lorax.ranks import LazyGraphs
@@ -27,7 +28,6 @@ from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
-from simlora.sim.wiring.lorax import make_engine
 
 LIMITS = LoraxLimits(kv_blocks=1000, block_size=1, max_batch_prefill_tokens=100)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simlora.memory.torch_allocator import MIB, CachingAllocator
+from simlora.memory.gpu_memory import MIB, CachingAllocator
 
 
 def placed(*sizes: int) -> CachingAllocator:

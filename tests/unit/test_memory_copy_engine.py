@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory import Completion, CopyEngine, CopyMode, ResidentSet, Stage, Started
+from simlora.memory.copies import Completion, CopyEngine, CopyMode, Stage, Started
+from simlora.memory.residents import ResidentSet
 
 GB = 1e9
 

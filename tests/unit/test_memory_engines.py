@@ -9,16 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simlora.cli import app
-from simlora.memory import (
-    EngineLedger,
-    binding,
-    build_ledger,
-    ledger_rows,
-    require_fit,
-)
-from simlora.memory.lorax import adapter_cost_fraction, padded_rank
-from simlora.memory.sglang import capture_batches
-from simlora.memory.slora import PoolGeometry, pool_geometry
+from simlora.engines.fit import build_ledger, require_fit
+from simlora.engines.ledger_rows import binding, ledger_rows
+from simlora.engines.lorax.memory import adapter_cost_fraction, padded_rank
+from simlora.engines.sglang.memory import capture_batches
+from simlora.engines.slora.memory import PoolGeometry, pool_geometry
+from simlora.memory.ledger import EngineLedger
 from simlora.scenario.load import changed, scenario_from_dict
 from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario

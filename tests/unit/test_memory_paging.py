@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory import ContiguousPool, PagedPool, require_fit
-from simlora.memory.advice import advice
-from simlora.memory.engine_ledger import EngineLedger
-from simlora.memory.fragmentation import study
+from simlora.engines.advice import advice
+from simlora.engines.fit import require_fit
+from simlora.engines.slora.fragmentation import ContiguousPool, PagedPool, study
+from simlora.memory.ledger import EngineLedger
 from simlora.scenario.load import scenario_from_dict
 
 

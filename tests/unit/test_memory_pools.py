@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory import ADAPTER, KV, RESERVED, BlockPool, Pool
+from simlora.memory.pools import ADAPTER, KV, RESERVED, BlockPool, Pool
 
 
 def test_one_block_is_the_null_block() -> None:

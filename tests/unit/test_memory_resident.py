@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from simlora.memory import Lru, ResidentSet, WeightedLru, make_policy
+from simlora.memory.residents import Lru, ResidentSet, WeightedLru, make_policy
 
 
 def filled(

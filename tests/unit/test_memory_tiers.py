@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory import Activation, AdapterTiers, ResidentSet
+from simlora.memory.residents import Activation, AdapterTiers, ResidentSet
 
 
 def tiers(slots: int, host: int, pinned: tuple[int, ...] = (), remote: bool = False) -> AdapterTiers:

@@ -21,7 +21,7 @@ from simlora.engines.side_copies import SideCopies
 from simlora.engines.vllm.overlap import OverlappedVllm
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog

@@ -272,6 +272,6 @@ def test_schema_offers_names_and_null() -> None:
     assert schema["required"] == ["model"]
     assert "llama-3.1-8b" in schema["properties"]["model"]["examples"]
     assert "h100-80gb" in schema["properties"]["gpu"]["anyOf"][0]["examples"]
-    engine = schema["$defs"]["EngineConfig"]["properties"]
+    engine = schema["$defs"]["VllmConfig"]["properties"]
     assert {"type": "null"} in engine["max_cpu_loras"]["anyOf"]
-    assert schema["$defs"]["EngineConfig"]["additionalProperties"] is False
+    assert schema["$defs"]["VllmConfig"]["additionalProperties"] is False

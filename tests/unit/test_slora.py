@@ -12,13 +12,13 @@ from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s,
 
 from simlora.engines.base import KV, NEVER_S, SEQS, SLOTS, TOKENS
 from simlora.engines.request import Request
+from simlora.engines.slora.build import make_engine, make_queue
 from simlora.engines.slora.engine import SloraEngine
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
-from simlora.sim.wiring.slora import make_engine, make_queue
 
 
 class Stepper:

@@ -10,7 +10,7 @@ import pytest
 
 from simlora.errors import ConfigError
 from simlora.scenario import vllm_args as flags
-from simlora.scenario.engines import EngineConfig
+from simlora.scenario.engines import VllmConfig
 from simlora.scenario.engines.base import AdapterLoading
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
@@ -31,7 +31,7 @@ LONG = (
 
 def test_all_flags_of_the_engine() -> None:
     engine = scenario(LONG).engine
-    assert engine == EngineConfig(
+    assert engine == VllmConfig(
         enable_lora=True,
         max_loras=8,
         max_lora_rank=32,
@@ -231,7 +231,7 @@ def test_wrong_base() -> None:
 
 def test_tables_name_real_fields_and_do_not_overlap() -> None:
     for table in (flags.INTEGERS, flags.FLOATS, flags.SWITCHES):
-        assert set(table.values()) <= set(EngineConfig.model_fields)
+        assert set(table.values()) <= set(VllmConfig.model_fields)
     groups = (
         flags.INTEGERS, flags.FLOATS, flags.SWITCHES, flags.LISTS, flags.NEUTRAL, flags.NEUTRAL_SWITCHES,
         flags.IGNORED, flags.IGNORED_SWITCHES,

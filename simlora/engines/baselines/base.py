@@ -16,7 +16,7 @@ from simlora.engines.base import KV, SEQS, SLOTS, TOKENS, Capacity
 from simlora.engines.request import Request
 from simlora.engines.sync_engine import Load, SyncEngine
 from simlora.latency.step import HOST, StepPlan
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from simlora.engines.base import SLOTS, TOKENS
 from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
 from simlora.engines.request import Request
 from simlora.latency.step import StepPlan
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 
 
 class GroupedEngine(BaselineEngine):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from simlora.engines.baselines.base import BaselineLimits
 from simlora.engines.baselines.grouped import GroupedEngine
 from simlora.engines.request import Request
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 
 
 class MergedSwapEngine(GroupedEngine):

@@ -11,7 +11,7 @@ from collections import deque
 
 from simlora.engines.baselines.base import BaselineEngine, BaselineLimits
 from simlora.engines.request import Request
-from simlora.memory.resident import ResidentSet
+from simlora.memory.residents import ResidentSet
 
 
 class SequentialEngine(BaselineEngine):

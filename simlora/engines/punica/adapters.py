@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from simlora.engines.base import NEVER_S
 from simlora.engines.request import Request
-from simlora.memory.copy_engine import CopyEngine, Stage
-from simlora.memory.resident import ResidentSet
+from simlora.memory.copies import CopyEngine, Stage
+from simlora.memory.residents import ResidentSet
 
 
 class PunicaAdapters:

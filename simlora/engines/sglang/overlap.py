@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from simlora.engines.base import NEVER_S
 from simlora.engines.sglang.slots import BASE, Places, SlotPool
 from simlora.engines.vllm.adapter_slots import TIER_CODE
-from simlora.memory.copy_engine import CopyEngine, Stage
+from simlora.memory.copies import CopyEngine, Stage
 
 Stages = Callable[[int, str], Sequence[Stage]]
 """(own rank, tier) -> legs of the copy into a slot."""

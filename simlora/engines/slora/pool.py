@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from simlora.engines.base import NEVER_S
 from simlora.engines.request import Request
 from simlora.engines.slora.admission import AdapterUnits, SloraLimits
-from simlora.memory.copy_engine import CopyEngine, Stage
-from simlora.memory.eviction import Lru
+from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.pools import ADAPTER, KV, Pool
+from simlora.memory.residents import Lru
 
 Stages = Callable[[int], Sequence[Stage]]
 """Rank -> the legs of a copy from host memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simlora.engines.vllm.waiting import WaitingQueue
 from simlora.latency.step import GPU
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers
 
 TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}
 

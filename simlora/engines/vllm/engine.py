@@ -22,7 +22,7 @@ from simlora.engines.vllm.kv_blocks import KvBlocks
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.waiting import WaitingQueue
 from simlora.latency.step import GPU, Prefill, StepPlan
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers
 
 Load = tuple[int, int, str]
 

@@ -12,7 +12,7 @@ from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.request import Request
 from simlora.engines.vllm.adapter_slots import AdapterSlots
 from simlora.engines.vllm.waiting import WaitingQueue
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers
 
 
 class Lane:

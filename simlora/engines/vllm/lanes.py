@@ -28,7 +28,7 @@ from simlora.engines.vllm.lane_slots import Lane, LaneSlots
 from simlora.engines.vllm.lanes_check import violations
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers
 
 
 class VllmLanes(VllmEngine):

@@ -23,8 +23,7 @@ from simlora.engines.vllm.held_queue import HeldQueue
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.ranks import RankedVllm
 from simlora.latency.step import StepPlan
-from simlora.memory.resident import ResidentSet
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers, ResidentSet
 
 
 class OverlappedVllm(RankedVllm):

@@ -8,7 +8,7 @@ from simlora.engines.request import Request
 from simlora.engines.vllm.engine import Load, VllmEngine, VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan
-from simlora.memory.tiers import AdapterTiers
+from simlora.memory.residents import AdapterTiers
 
 
 class RankedVllm(VllmEngine):

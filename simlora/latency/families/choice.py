@@ -1,22 +1,53 @@
-"""From a family's name to its kernels on one model."""
+"""From a family's name to its kernels on one model, measured or assumed.
+
+Families that nobody measured on the calibrated GPU: A kernel starts as fast as vLLM's shrink and expand do; weights
+stream as the LoRA kernels of this repository read them; rows move as element-wise kernels move them; whole tiles are
+multiplied as GEMMs multiply. All of it is marked assumed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from simlora.latency.calibration import Calibration
-from simlora.latency.calibration_base import Term
-from simlora.latency.calibration_engines import FamilyTerm
-from simlora.latency.families.assumed import assumed_family
-from simlora.latency.families.base import LoraFamily
-from simlora.latency.families.copied import Copied
-from simlora.latency.families.gathered import Gathered
-from simlora.latency.families.grouped_gemm import OLD_BLOCKS, GroupedGemm
-from simlora.latency.families.groups import lora_groups
-from simlora.latency.families.looped import Looped
-from simlora.latency.families.tiled import ONE_ROW, SIMLORA_ROWS, SIXTEEN_ROWS, THIRTY_TWO_ROWS, Tiled
+from simlora.latency.calibration import Calibration, FamilyParameters, FamilyTerm, Term
+from simlora.latency.families.kernels import (
+    OLD_BLOCKS,
+    ONE_ROW,
+    SIMLORA_ROWS,
+    SIXTEEN_ROWS,
+    THIRTY_TWO_ROWS,
+    Copied,
+    Gathered,
+    GroupedGemm,
+    Looped,
+    Tiled,
+)
+from simlora.latency.families.work import LoraFamily, lora_groups
 from simlora.scenario.model import ModelSpec
+
+CACHE_OVER_MEMORY = 2.2
+"""Rate of weights that the L2 cache serves, over that of the memory: 128 further rows of one adapter take 1.32 ms more
+in one-row kernels (benchmarks/results/kernels-details-h200.json), 8.1 TB/s, where first reads reach 3.7 TB/s."""
+MEMORY_SHARE = 0.87
+"""Rate of first reads in those kernels over that of the base model's GEMMs."""
+
+
+def assumed_family(name: str, calibration: Calibration) -> FamilyTerm:
+    """Costs of one-row kernels (bgmv, mbgmv), tiles (sgmv, mbgmm) and grouped GEMM, from the calibration's other
+    terms."""
+    terms = calibration.terms
+    memory = terms.operators.parameters.weight_bytes_per_s * MEMORY_SHARE
+    tiled = name not in ("bgmv", "mbgmv")
+    parameters = FamilyParameters(
+        launch_s=terms.lora_kernels.parameters.launch_s,
+        bytes_per_s=memory,
+        cache_bytes_per_s=memory * CACHE_OVER_MEMORY,
+        flops=terms.operators.parameters.gemm_flops if tiled else None,
+        activation_bytes_per_s=terms.operators.parameters.activation_bytes_per_s,
+    )
+    return FamilyTerm(basis="assumed", parameters=parameters, note="from the calibration's measured terms")
+
 
 GRAPH_LAUNCH_S = 1.3e-6
 """A trivial kernel in a step where the calibration does not say: H200, 0.7 to 1.3 us between dependent kernels."""

@@ -9,18 +9,16 @@ from pydantic import BeforeValidator, Discriminator, Tag
 
 from simlora.scenario.base import WrongValueError
 from simlora.scenario.engines.base import EngineBase, KernelFamily
-from simlora.scenario.engines.grouped import GroupedConfig
+from simlora.scenario.engines.baselines import GroupedConfig, MergedSwapConfig, SequentialConfig
 from simlora.scenario.engines.lorax import LoraxConfig
-from simlora.scenario.engines.merged_swap import MergedSwapConfig
 from simlora.scenario.engines.punica import PunicaConfig
-from simlora.scenario.engines.sequential import SequentialConfig
 from simlora.scenario.engines.sglang import SglangConfig
 from simlora.scenario.engines.slora import SloraConfig
-from simlora.scenario.engines.vllm import EngineConfig, Speculative
+from simlora.scenario.engines.vllm import Speculative, VllmConfig
 
 ENGINES: MappingProxyType[str, type[EngineBase]] = MappingProxyType(
     {
-        "vllm": EngineConfig,
+        "vllm": VllmConfig,
         "slora": SloraConfig,
         "lorax": LoraxConfig,
         "punica": PunicaConfig,
@@ -47,7 +45,7 @@ def _known_kind(data: Any) -> Any:
 
 
 AnyEngine = Annotated[
-    Annotated[EngineConfig, Tag("vllm")]
+    Annotated[VllmConfig, Tag("vllm")]
     | Annotated[SloraConfig, Tag("slora")]
     | Annotated[LoraxConfig, Tag("lorax")]
     | Annotated[PunicaConfig, Tag("punica")]
@@ -59,4 +57,4 @@ AnyEngine = Annotated[
     BeforeValidator(_known_kind),
 ]
 
-__all__ = ["ENGINES", "AnyEngine", "EngineBase", "EngineConfig", "KernelFamily", "Speculative"]
+__all__ = ["ENGINES", "AnyEngine", "EngineBase", "KernelFamily", "Speculative", "VllmConfig"]

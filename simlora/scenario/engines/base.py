@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from simlora.scenario.base import Config, auto
-from simlora.scenario.versions import V0_20, VersionRules
+from simlora.scenario.engines.vllm_versions import V0_20, VersionRules
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario

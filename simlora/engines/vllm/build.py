@@ -1,0 +1,102 @@
+"""The parts of a vLLM replica."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.inputs import Inputs
+from simlora.engines.side_copies import SideCopies
+from simlora.engines.vllm.engine import VllmEngine, VllmLimits
+from simlora.engines.vllm.lanes import VllmLanes
+from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.ranks import RankedVllm
+from simlora.engines.vllm.speculative import SpeculativeBatch
+from simlora.engines.vllm.versions import RULES
+from simlora.errors import ConfigError
+from simlora.latency.loads import HOST_LINK
+from simlora.latency.step import DISK, REMOTE
+from simlora.memory.copies import CopyEngine, Stage
+from simlora.memory.residents import AdapterTiers, EvictionPolicy, Lru, ResidentSet, WeightedLru
+from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
+
+
+def make_engine(inputs: Inputs) -> VllmEngine:
+    """One vLLM replica."""
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    lora = engine.enable_lora and inputs.adapters.count > 0
+    limits = VllmLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        kv_blocks=inputs.ledger.kv_units,
+        block_size=engine.block_size,
+        max_loras=engine.max_loras if engine.enable_lora else 0,
+        max_lora_rank=engine.max_lora_rank,
+        async_scheduling=engine.async_scheduling,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
+        skipped_first=RULES[engine.version].skipped_first,
+        pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
+    )
+    tiers = _tiers(inputs) if lora else None
+    cache = None
+    if engine.enable_prefix_caching and inputs.requests.prefix is not None:
+        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
+    if engine.pipeline_parallel_size > 1:
+        return VllmLanes(limits, tiers, engine.pipeline_parallel_size, cache)
+    decodes, pads = _decodes(scenario), engine.kernels == "padded"
+    if tiers is not None and engine.adapter_loading.overlap:
+        prefetch = engine.adapter_loading.prefetch
+        return OverlappedVllm(limits, tiers, side_copies(inputs), prefetch, decodes, cache, pads)
+    return VllmEngine(limits, tiers, decodes, cache) if pads else RankedVllm(limits, tiers, decodes, cache)
+
+
+def side_copies(inputs: Inputs) -> SideCopies:
+    """Copies beside the steps. What is in remote storage is fetched whole first, over a link of its own."""
+    scenario, transfers = inputs.scenario, inputs.latency.transfers
+    links, remote = transfers.links(), scenario.storage.remote
+    if remote is not None:
+        links[REMOTE] = remote.bandwidth_gib_s * 2**30
+
+    @cache
+    def stages(rank: int, tier: str) -> tuple[Stage, ...]:
+        if tier != REMOTE:
+            return tuple(Stage(*leg) for leg in transfers.stages(rank, tier))
+        assert remote is not None
+        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        return Stage(REMOTE, size, remote.latency_s), *stages(rank, DISK)
+
+    copies = CopyEngine(links, compute_slowdown=inputs.latency.copying_slowdown, device_link=HOST_LINK)
+    return SideCopies(copies, stages, HOST_LINK)
+
+
+def _decodes(scenario: Scenario) -> DecodeBatch:
+    engine = scenario.engine
+    if engine.speculative is None:
+        return DecodeBatch(engine.block_size)
+    draft = engine.speculative.num_speculative_tokens
+    needed = engine.max_num_seqs * (1 + draft)
+    if engine.max_num_batched_tokens < needed:
+        allowed = f"at least max_num_seqs ({engine.max_num_seqs}) x (1 + num_speculative_tokens) = {needed}"
+        raise ConfigError(scenario.source, "engine.max_num_batched_tokens", engine.max_num_batched_tokens, allowed)
+    return SpeculativeBatch(engine.block_size, draft, engine.speculative.acceptance_rate, scenario.seed)
+
+
+def _tiers(inputs: Inputs) -> AdapterTiers:
+    """Slots and host cache; pinned adapters are loaded before the run begins."""
+    scenario, engine = inputs.scenario, inputs.scenario.engine
+    pinned, initial = scenario.adapters.pinned, inputs.initial
+    slots = ResidentSet(engine.max_loras, _eviction(engine.eviction), pinned)
+    tiers = AdapterTiers(
+        slots,
+        ResidentSet(engine.max_cpu_loras, _eviction(engine.eviction), pinned),
+        scenario.storage.remote is not None,
+    )
+    tiers.preload(initial.host, [a for a in initial.gpu if a not in pinned] + list(pinned))
+    return tiers
+
+
+def _eviction(kind: str) -> EvictionPolicy:
+    return WeightedLru() if kind == "weighted-lru" else Lru()
