@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import Any, Literal
 
 import aiohttp
@@ -19,7 +18,7 @@ from simlora.sim.build import initial_adapters
 from simlora.validate.record_client import Attempt, Client
 from simlora.validate.record_drive import Driven, Progress, drive
 from simlora.validate.record_files import recording_writers, run_description
-from simlora.validate.record_metrics import Sampler
+from simlora.validate.record_metrics import Sampler, read_metrics
 from simlora.validate.record_offers import Offers, PromptKind, adapter_names, make_offers
 from simlora.validate.record_server import ServerInfo, ask_server
 
@@ -90,14 +89,18 @@ def record(
         ConfigError: no server answers at the start, `out` holds something already, or the scenario needs more adapters
             than there are names. Nothing is written then.
     """
-    options = options or RecordOptions()
-    target = _new_folder(out)
-    return asyncio.run(_record(url, scenario, target, options, progress))
+    return asyncio.run(record_async(url, scenario, out, options, progress))
 
 
-async def _record(
-    url: str, scenario: Scenario, target: Path, options: RecordOptions, progress: Progress | None
+async def record_async(
+    url: str,
+    scenario: Scenario,
+    out: str | Path,
+    options: RecordOptions | None = None,
+    progress: Progress | None = None,
 ) -> Recorded:
+    """`record` within a running event loop, whose clock is the recording's. Cancelling it is the interrupt."""
+    options, target, clock_s = options or RecordOptions(), _new_folder(out), asyncio.get_running_loop().time
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
@@ -105,28 +108,31 @@ async def _record(
         names = adapter_names(options.adapters, server.adapters, scenario.adapters.count)
         offers = make_offers(scenario, server.base, names, options.prompts)
         await _warm_up(session, url, offers, options)
-        start_s = monotonic()
+        before = await read_metrics(session, url)
+        start_s = clock_s()
 
         def now_s() -> float:
-            return monotonic() - start_s
+            return clock_s() - start_s
 
-        sampler = Sampler(session, url, now_s, options.sample_s)
-        sampling = asyncio.create_task(sampler.run())
+        sampler = Sampler(session, url, now_s, options.sample_s, before)
+        over = asyncio.Event()
+        sampling = asyncio.create_task(sampler.run(over))
         client = Client(session, url, now_s, options.timeout_s, options.extra_body)
         driven = await drive(
             client, offers, now_s, cut_s=_cut_s(scenario), give_up_s=options.give_up_s, progress=progress
         )
-        sampling.cancel()
-        await asyncio.gather(sampling, sampler.sample(), return_exceptions=True)
+        over.set()
+        await sampling
     return _write(target, scenario, offers, driven, server, sampler, options)
 
 
 async def _warm_up(session: aiohttp.ClientSession, url: str, offers: Offers, options: RecordOptions) -> None:
     """A server compiles at its first requests. Those that fail here tell of a wrong address or model in time."""
-    client = Client(session, url, monotonic, options.timeout_s, options.extra_body)
+    now_s = asyncio.get_running_loop().time
+    client = Client(session, url, now_s, options.timeout_s, options.extra_body)
     for index in range(options.warm_up):
         prompt = offers.prompt(index % len(offers))[:_WARM_UP_TOKENS] if options.prompts == "token-ids" else "hello"
-        attempt = Attempt(index, monotonic())
+        attempt = Attempt(index, now_s())
         await client.complete(attempt, client.body(offers.models[0], prompt, _WARM_UP_TOKENS))
         if attempt.failure is not None:
             allowed = f"a server that completes a request for {offers.models[0]} ({attempt.failure.message})"

@@ -6,14 +6,15 @@ import asyncio
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 
 import aiohttp
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 """The second is the name of older versions."""
-PREEMPTIONS, PROMPT, GENERATED = "vllm:num_preemptions", "vllm:prompt_tokens", "vllm:generation_tokens"
+COUNTERS = "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:num_preemptions"
 LORA_INFO, CACHE_INFO = "vllm:lora_requests_info", "vllm:cache_config_info"
 COLUMNS = (
     "t_s",
@@ -85,22 +86,30 @@ def cache_info(metrics: dict[str, list[Sample]]) -> dict[str, str]:
 
 @dataclass
 class Sampler:
-    """Reads /metrics every `every_s` until it is cancelled; a server without it gives no rows."""
+    """Reads /metrics every `every_s`; a server without it gives no rows."""
 
     session: aiohttp.ClientSession
     url: str
     now_s: Callable[[], float]
     every_s: float
+    before: InitVar[dict[str, list[Sample]] | None]
+    """The metrics before the first request: counters grow from there."""
     rows: list[tuple[float | int | None, ...]] = field(default_factory=list)
     failures: int = 0
     _before: dict[str, float] = field(default_factory=dict)
 
-    async def run(self) -> None:
-        """The first sample is the reference for counters."""
-        while True:
+    def __post_init__(self, before: dict[str, list[Sample]] | None) -> None:
+        for name in COUNTERS:
+            self._since_before(before or {}, name)
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Every every_s, and a last time when it is over."""
+        while not over.is_set():
             due_s = self.now_s() + self.every_s
             await self.sample()
-            await asyncio.sleep(max(due_s - self.now_s(), 0.0))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), max(due_s - self.now_s(), 0.0))
+        await self.sample()
 
     async def sample(self) -> None:
         metrics = await read_metrics(self.session, self.url)
@@ -108,7 +117,7 @@ class Sampler:
             self.failures += 1
             return
         at_s = self.now_s()
-        counts = [self._since_before(metrics, name) for name in (PROMPT, GENERATED, PREEMPTIONS)]
+        counts = [self._since_before(metrics, name) for name in COUNTERS]
         gauges = total(metrics, RUNNING), total(metrics, WAITING), usage(metrics)
         if gauges[0] is not None:
             self.rows.append((round(at_s, 6), *gauges, *counts, running_adapters(metrics)))

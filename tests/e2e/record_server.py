@@ -1,6 +1,7 @@
-"""A small OpenAI-compatible server on 127.0.0.1 that can misbehave, in a thread of its own.
+"""A small OpenAI-compatible server on 127.0.0.1 that can misbehave, in a thread of its own, and a clock for recordings
+of it: what a test waits for is an event, never a time that a busy machine might exceed.
 
-Its models: base; lora-1, lora-2 (listed adapters). A prompt's first token id decides how it goes wrong, see FAULTS.
+Its models: base; lora-1, lora-2 (listed adapters).
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from simlora.scenario import Scenario
+from simlora.validate.record import Recorded, RecordOptions, record_async
 
 MODELS = [
     {"id": "base", "parent": None, "max_model_len": 4096},
@@ -20,6 +25,8 @@ MODELS = [
     {"id": "lora-2", "parent": "base"},
 ]
 GAP_S = 0.002
+APART_S = 100.0
+"""What record_jumping jumps by unless told."""
 METRICS = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="base"} %d
@@ -34,12 +41,30 @@ vllm:lora_requests_info{max_lora="2",running_lora_adapters="lora-1,lora-2",waiti
 """
 
 
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be put forward: who waits for a time then goes on at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self._ahead_s
+
+    def jump(self, by_s: float) -> None:
+        self._ahead_s += by_s
+
+
 class Server:
-    """fault(count, body) -> name of a fault or "", for the count-th completion (from 1, warm-up included)."""
+    """fault(count, body) -> name of a fault or "", for the count-th completion (from 1, warm-up included).
+
+    on_hang() is called, in the server's thread, when a request begins to hang.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.fault: Any = lambda count, body: ""
+        self.on_hang: Callable[[], object] = lambda: None
         self.metrics = self.usage = True
         self.running = self.prompt_tokens = self.generated = 0
         self.url = ""
@@ -67,11 +92,11 @@ class Server:
         if fault == "error-500":
             return _error(500, "EngineCore died")
         if fault == "hang":
-            await asyncio.sleep(60)
+            self.on_hang()
+            await asyncio.Event().wait()
         if fault == "die":
-            request.transport.abort()
-            self.stopping = asyncio.create_task(self.stop())
-            await asyncio.sleep(60)
+            self.stopping = asyncio.create_task(self.stop())  # nobody connects any more, then connections break
+            await asyncio.Event().wait()
         return await self._stream(request, body, fault)
 
     async def _stream(self, request: web.Request, body: dict[str, Any], fault: str) -> web.StreamResponse:
@@ -143,10 +168,26 @@ def running_server() -> Iterator[Server]:
     server, loop = Server(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    asyncio.run_coroutine_threadsafe(server.start(), loop).result(5)
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(60)
     try:
         yield server
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(60)
+
+
+def record_jumping(
+    server: Server,
+    load: Scenario,
+    out: Path,
+    options: RecordOptions | None = None,
+    jump_s: Callable[[int, int, int], float] = lambda sent, finished, failed: APART_S,
+) -> Recorded:
+    """Record, and put the recording's clock forward by jump_s(sent, finished, failed) whenever a request has ended, and
+    by APART_S when one begins to hang."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, JumpingLoop)
+        server.on_hang = lambda: loop.call_soon_threadsafe(loop.jump, APART_S)
+        return runner.run(record_async(server.url, load, out, options, lambda *counts: loop.jump(jump_s(*counts))))

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from record_server import GAP_S, running_server
+from record_server import APART_S, GAP_S, record_jumping, running_server
 
 from simlora.errors import ConfigError
 from simlora.runs.recorded import read_recorded_run
@@ -18,6 +18,9 @@ from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.validate.command import validate
 from simlora.validate.record import RecordOptions, record
+
+ONE_BY_ONE = {"kind": "deterministic", "rate_rps": 1 / APART_S}
+"""Only a jump of the clock brings the next request."""
 
 
 def scenario(adapters: dict[str, object] | None = None, **workload: object) -> Scenario:
@@ -72,7 +75,7 @@ def test_what_is_sent(tmp_path: Path) -> None:
 
 def test_what_is_written(tmp_path: Path) -> None:
     with running_server() as server:
-        record(server.url, scenario(), tmp_path / "run", RecordOptions(sample_s=0.05))
+        record(server.url, scenario(), tmp_path / "run", RecordOptions(sample_s=0.001))
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["format"] == "simlora-run/1"
     assert run["server_version"] == "0.20.2"
@@ -190,12 +193,14 @@ def test_registered_adapters_are_resident_at_the_start(tmp_path: Path) -> None:
 
 
 def test_cut_at_the_end_of_arrivals(tmp_path: Path) -> None:
-    cut = scenario(num_requests=None, duration_s=0.3, end="cut", output_tokens={"kind": "fixed", "value": 60})
+    """Three of ten requests have no end by then."""
+    cut = scenario(arrivals=ONE_BY_ONE, num_requests=None, duration_s=10 * APART_S, end="cut")
     with running_server() as server:
-        outcome = record(server.url, cut, tmp_path / "run")
-    assert 0 < outcome.completed < outcome.offered
+        server.fault = lambda count, body: "hang" if count > 9 else ""
+        outcome = record_jumping(server, cut, tmp_path / "run", RecordOptions(warm_up=2))
+    assert (outcome.completed, outcome.offered) == (7, 10)
     assert outcome.failures == {}, "what was cut did not go wrong"
     run = read_recorded_run(tmp_path / "run")
-    assert run.run.cut_s == pytest.approx(0.3, abs=0.1)
+    assert run.run.cut_s == pytest.approx(10 * APART_S, abs=APART_S / 2)
     assert run.requests is not None and len(run.requests) == outcome.offered
     assert validate([tmp_path / "run"]).rows[0].measured is not None

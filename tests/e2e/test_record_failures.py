@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import _thread
-import threading
+import signal
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("aiohttp")
 
-from record_server import running_server
-from test_record import rows, scenario
+from record_server import APART_S, record_jumping, running_server
+from test_record import ONE_BY_ONE, rows, scenario
 
 from simlora.runs.recorded import read_recorded_run
 from simlora.validate.command import validate
 from simlora.validate.record import Recorded, RecordOptions, record
 from simlora.validate.replay import measured_metrics
 
-FAST = RecordOptions(warm_up=0, timeout_s=0.5, give_up_s=0.2)
+COLD = RecordOptions(warm_up=0)
 
 
 def check_complete(folder: Path, outcome: Recorded) -> None:
@@ -51,10 +50,14 @@ def check_complete(folder: Path, outcome: Recorded) -> None:
     ],
 )
 def test_one_in_ten_goes_wrong(tmp_path: Path, fault: str, kind: str) -> None:
+    load = scenario(output_tokens={"kind": "fixed", "value": 6})
     with running_server() as server:
         server.fault = lambda count, body: fault if count % 10 == 5 else ""
-        load = scenario(output_tokens={"kind": "fixed", "value": 6})
-        outcome = record(server.url, load, tmp_path / "run", FAST)
+
+        def jump_s(sent: int, finished: int, failed: int) -> float:
+            return 2 * COLD.timeout_s if finished == 27 and fault == "hang" else 0.0
+
+        outcome = record_jumping(server, load, tmp_path / "run", COLD, jump_s)
     check_complete(tmp_path / "run", outcome)
     assert outcome.failures == {kind: 3}
     assert (outcome.completed, outcome.unfinished) == (27, 3)
@@ -75,14 +78,16 @@ def test_an_adapter_that_the_server_lacks(tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies(tmp_path: Path) -> None:
+    """Before it answers the twelfth request; two later ones find nobody, then the rest is not sent."""
+    load = scenario(arrivals=ONE_BY_ONE, output_tokens={"kind": "fixed", "value": 3})
+    options = RecordOptions(warm_up=0, give_up_s=2.5 * APART_S)
     with running_server() as server:
         server.fault = lambda count, body: "die" if count == 12 else ""
-        load = scenario(arrivals={"kind": "deterministic", "rate_rps": 40}, output_tokens={"kind": "fixed", "value": 3})
-        outcome = record(server.url, load, tmp_path / "run", FAST)
+        outcome = record_jumping(server, load, tmp_path / "run", options)
     check_complete(tmp_path / "run", outcome)
-    assert 5 <= outcome.completed <= 11
-    assert outcome.server_died_s is not None
-    assert set(outcome.failures) == {"connection", "not-sent"}, "after a while nothing more is sent"
+    assert outcome.completed == 11
+    assert outcome.server_died_s == pytest.approx(11 * APART_S, abs=APART_S / 2)
+    assert outcome.failures == {"connection": 3, "not-sent": 16}, "after a while nothing more is sent"
     recorded = read_recorded_run(tmp_path / "run")
     assert recorded.run.cut_s == pytest.approx(outcome.server_died_s, abs=1e-5)
     measured = measured_metrics(recorded)
@@ -91,13 +96,16 @@ def test_a_server_that_dies(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_writes_what_there_is(tmp_path: Path) -> None:
+    """Ctrl-C after five answers."""
+
+    def jump_s(sent: int, finished: int, failed: int) -> float:
+        if finished == 5:
+            signal.raise_signal(signal.SIGINT)
+        return APART_S
+
     with running_server() as server:
-        load = scenario(arrivals={"kind": "deterministic", "rate_rps": 20})
-        timer = threading.Timer(0.5, _thread.interrupt_main)
-        timer.start()
-        outcome = record(server.url, load, tmp_path / "run", RecordOptions(warm_up=0))
-        timer.join()
+        outcome = record_jumping(server, scenario(arrivals=ONE_BY_ONE), tmp_path / "run", COLD, jump_s)
     check_complete(tmp_path / "run", outcome)
     assert outcome.interrupted
-    assert 0 < outcome.completed < 30
-    assert "not-sent" in outcome.failures
+    assert outcome.completed == 5
+    assert outcome.failures == {"not-sent": 25}
