@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from simlora.scenario import Scenario
+from simlora.scenario.root import Scenario
 from simlora.validate.record import Recorded, RecordOptions, record_async
 
 MODELS = [
