@@ -26,12 +26,10 @@ import accuracy_slora
 import report_file
 
 from simlora.latency.store import choose_calibration, load_calibration
-from simlora.runs.folders import run_folders
-from simlora.runs.recorded import RecordedRun, read_recorded_run
+from simlora.runs.recorded import RecordedRun, read_recorded_run, run_folders
 from simlora.validate.compare import compare
-from simlora.validate.options import ReplayOptions
 from simlora.validate.rows import DECODE, LOAD, PREFILL, Row
-from simlora.validate.scenario_of_run import scenario_of_run
+from simlora.validate.scenario_of_run import ReplayOptions, scenario_of_run
 from simlora.validate.table import KNIFE_EDGE, error_text
 
 ROOT = Path(__file__).resolve().parents[1]

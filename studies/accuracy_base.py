@@ -14,7 +14,7 @@ from simlora.latency.scaling import ROOFLINE_FLOPS_FRACTION, ROOFLINE_MEMORY_FRA
 from simlora.runs.recorded import read_recorded_run
 from simlora.validate.compare import compare
 from simlora.validate.fit import fit_from_runs
-from simlora.validate.options import ReplayOptions
+from simlora.validate.scenario_of_run import ReplayOptions
 
 METRICS = {"request_throughput_rps": "throughput", "ttft_mean_s": "TTFT mean", "tpot_mean_s": "TPOT mean"} | {
     "e2e_mean_s": "E2E mean"

@@ -22,8 +22,8 @@ def validate(
     calibration: Annotated[str | None, typer.Option(help="Calibration by name or path")] = None,
 ) -> None:
     """Simulate recorded runs and compare."""
-    from simlora.validate.command import validate as compare
-    from simlora.validate.report import write_json
+    from simlora.validate.compare import validate as compare
+    from simlora.validate.rows import write_json
     from simlora.validate.table import LEGEND, measurement_table, run_table
 
     report = compare(runs, calibration=calibration)

@@ -1,10 +1,11 @@
-"""Reads recorded runs (simlora-run/1): run.json, the requests, and the single measurements beside them.
+"""Reads the folders of recorded runs: run.json, the requests, and the single measurements beside them.
 
 Every problem is a ConfigError with the file, the line and the column. Times are seconds, lengths tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -224,3 +225,21 @@ def _preemptions(table: CsvTable, kept: Bools) -> float | None:
     if column is None:
         return None
     return float(table.integers(column, 0, "a number of preemptions", blank=0)[kept].sum())
+
+
+def run_folders(paths: Sequence[str | Path]) -> list[Path]:
+    """Each path that holds a run.json; of other folders, those up to two levels below that do, in order of name.
+
+    Raises:
+        ConfigError: no path at all.
+    """
+    folders: list[Path] = []
+    for path in map(Path, paths):
+        if (path / RUN).exists() or not path.is_dir():
+            folders.append(path)
+            continue
+        inside = sorted([*path.glob(f"*/{RUN}"), *path.glob(f"*/*/{RUN}")])
+        folders += [file.parent for file in inside] or [path]
+    if not folders:
+        raise ConfigError("<arguments>", "RUN", None, "at least one folder of a recorded run")
+    return folders

@@ -23,16 +23,14 @@ from scipy.optimize import least_squares
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, EngineId
 from simlora.latency.store import choose_calibration, minor_version
-from simlora.runs.folders import run_folders
-from simlora.runs.recorded import RecordedRun, read_recorded_run
+from simlora.runs.recorded import RecordedRun, read_recorded_run, run_folders
 from simlora.scenario.root import Scenario
 from simlora.validate.fit_errors import FitError, errors_of, rms_error
 from simlora.validate.fit_groups import ASSUMED_BASES, KERNEL_TERMS, Group, apply, groups_of, with_terms
 from simlora.validate.fit_ranges import ranges_of
 from simlora.validate.fit_report import FitReport
 from simlora.validate.fit_start import fit_start
-from simlora.validate.options import ReplayOptions
-from simlora.validate.scenario_of_run import scenario_of_run
+from simlora.validate.scenario_of_run import ReplayOptions, scenario_of_run
 
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str], None]

@@ -13,9 +13,9 @@ from typing import Any
 
 from simlora.runs.recorded import RecordedRun
 from simlora.validate.micro import measured_medians, simulated_medians
-from simlora.validate.options import ReplayOptions
 from simlora.validate.replay import measured_metrics, replays
 from simlora.validate.rows import DECODE, LOAD, PREFILL
+from simlora.validate.scenario_of_run import ReplayOptions
 
 WIDTHS = {
     "request_throughput_rps": 0.02,

@@ -8,8 +8,7 @@ import numpy as np
 
 from simlora.latency.calibration import Range
 from simlora.runs.recorded import RecordedRequests, RecordedRun
-from simlora.validate.options import ReplayOptions
-from simlora.validate.scenario_of_run import scenario_of_run
+from simlora.validate.scenario_of_run import ReplayOptions, scenario_of_run
 
 
 def ranges_of(runs: Sequence[RecordedRun]) -> dict[str, Range]:

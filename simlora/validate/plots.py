@@ -14,11 +14,10 @@ from simlora.errors import ConfigError
 from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS
 from simlora.results.timeseries import interval_edges, replica_series
-from simlora.runs.folders import run_folders
-from simlora.runs.recorded import RecordedRequests, RecordedRun, read_recorded_run
+from simlora.runs.recorded import RecordedRequests, RecordedRun, read_recorded_run, run_folders
 from simlora.sim.log import SimulationLog
-from simlora.validate.options import ReplayOptions
 from simlora.validate.replay import replays
+from simlora.validate.scenario_of_run import ReplayOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

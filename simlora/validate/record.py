@@ -16,11 +16,9 @@ from simlora.results.files import write_folder
 from simlora.scenario.root import Scenario
 from simlora.sim.build import initial_adapters
 from simlora.validate.record_client import Attempt, Client
-from simlora.validate.record_drive import Driven, Progress, drive
 from simlora.validate.record_files import recording_writers, run_description
-from simlora.validate.record_metrics import Sampler, read_metrics
-from simlora.validate.record_offers import Offers, PromptKind, adapter_names, make_offers
-from simlora.validate.record_server import ServerInfo, ask_server
+from simlora.validate.record_load import Driven, Offers, Progress, PromptKind, adapter_names, drive, make_offers
+from simlora.validate.record_server import Sampler, ServerInfo, ask_server, read_metrics
 
 ARGUMENTS = "<arguments>"
 _WARM_UP_TOKENS = 8

@@ -18,9 +18,8 @@ from simlora.results.files import Writer, text_writer
 from simlora.results.requests_csv import RECORDED_COLUMNS
 from simlora.scenario.root import Scenario
 from simlora.validate.record_client import Attempt
-from simlora.validate.record_drive import Driven
-from simlora.validate.record_metrics import COLUMNS as STEP_COLUMNS
-from simlora.validate.record_offers import Offers
+from simlora.validate.record_load import Driven, Offers
+from simlora.validate.record_server import COLUMNS as STEP_COLUMNS
 from simlora.validate.record_server import ServerInfo
 from simlora.workload.traces.simlora_run import RUN_FORMAT
 

@@ -1,10 +1,14 @@
-"""One compared value: a metric of a run, measured and simulated. Knows nothing of how either came about."""
+"""What a validation found: compared values with what has to be said of them. Knows nothing of how they came about."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from simlora.results.atomic_write import write_whole
 
 DECODE, PREFILL, LOAD = "decode_itl_s", "prefill_ttft_s", "load_ttft_s"
 """Metrics of single measurements."""
@@ -61,3 +65,30 @@ class Row:
             "simulated_step_x095": self.simulated_step_x095,
             "simulated_step_x105": self.simulated_step_x105,
         }
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """The outcome of `validate`."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """Assumptions and approximations, each once, with the run's name where it concerns one."""
+
+    def of_requests(self) -> list[Row]:
+        """Rows of whole runs."""
+        return [row for row in self.rows if not row.is_measurement]
+
+    def of_measurements(self) -> list[Row]:
+        """Rows of single measurements (decode, prefill, loads)."""
+        return [row for row in self.rows if row.is_measurement]
+
+
+def write_json(rows: Sequence[Row], path: str | Path) -> Path:
+    """Write the rows as a JSON list; the file is there whole, or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    text = json.dumps([row.to_dict() for row in rows], indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return write_whole(path, text, "--json")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 from simlora.validate.rows import Row
 
 RUNS = Path(__file__).parents[1] / "recorded" / "vllm-0.20.2-h200"

@@ -16,7 +16,7 @@ from simlora.errors import ConfigError
 from simlora.runs.recorded import read_recorded_run
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 from simlora.validate.record import RecordOptions, record
 
 ONE_BY_ONE = {"kind": "deterministic", "rate_rps": 1 / APART_S}

@@ -13,7 +13,7 @@ from record_server import APART_S, record_jumping, running_server
 from test_record import ONE_BY_ONE, rows, scenario
 
 from simlora.runs.recorded import read_recorded_run
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 from simlora.validate.record import Recorded, RecordOptions, record
 from simlora.validate.replay import measured_metrics
 

@@ -25,7 +25,7 @@ from test_record import rows
 from simlora.runs.recorded import read_recorded_run
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 from simlora.validate.fit import fit_from_runs
 from simlora.validate.record import RecordOptions, record
 

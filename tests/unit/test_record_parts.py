@@ -7,9 +7,9 @@ import json
 import pytest
 
 from simlora.scenario.load import scenario_from_dict
-from simlora.validate.record_metrics import cache_info, parse_metrics, running_adapters, total, usage
-from simlora.validate.record_offers import adapter_names, make_offers
-from simlora.validate.record_stream import Stream, StreamError
+from simlora.validate.record_client import Stream, StreamError
+from simlora.validate.record_load import adapter_names, make_offers
+from simlora.validate.record_server import cache_info, parse_metrics, running_adapters, total, usage
 
 
 def event(**data: object) -> str:

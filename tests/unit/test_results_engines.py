@@ -21,7 +21,7 @@ from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 
 MIXED = {"count": 12, "ranks": {8: 0.5, 64: 0.5}, "base_fraction": 0.2}
 VARIANTS: dict[str, dict[str, Any]] = {

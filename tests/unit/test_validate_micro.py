@@ -9,8 +9,7 @@ import pytest
 from validate_runs import RUN, write_run
 
 from simlora.runs.recorded import read_recorded_run
-from simlora.validate.command import validate
-from simlora.validate.compare import compare
+from simlora.validate.compare import compare, validate
 from simlora.validate.rows import DECODE, LOAD, PREFILL, Row
 
 DECODES = """batch,distinct_adapters,rank,prompt_tokens,itl_p50_s

@@ -12,7 +12,7 @@ from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
-from simlora.validate.command import validate
+from simlora.validate.compare import validate
 
 SMALL: dict[str, Any] = {
     "name": "own",

@@ -10,8 +10,7 @@ import pytest
 from validate_runs import HEADER, ROWS, truth, write_run
 
 from simlora.errors import ConfigError
-from simlora.runs.folders import run_folders
-from simlora.runs.recorded import read_recorded_run
+from simlora.runs.recorded import read_recorded_run, run_folders
 from simlora.validate.replay import measured_metrics
 
 

@@ -14,12 +14,11 @@ from validate_runs import RUN, truth, write_run
 from simlora.errors import ConfigError
 from simlora.results.metrics import METRICS
 from simlora.runs.recorded import read_recorded_run
-from simlora.validate.command import validate
-from simlora.validate.options import ReplayOptions
+from simlora.validate.compare import validate
 from simlora.validate.plots import preemptions_so_far, write_plots
 from simlora.validate.replay import replays
-from simlora.validate.report import write_json
-from simlora.validate.rows import Row
+from simlora.validate.rows import Row, write_json
+from simlora.validate.scenario_of_run import ReplayOptions
 from simlora.validate.table import error_text, measurement_table, run_table
 
 KEYS = ("run", "metric", "measured", "simulated", "error", "simulated_step_x095", "simulated_step_x105")

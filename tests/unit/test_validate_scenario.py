@@ -12,11 +12,8 @@ from validate_runs import ROWS, RUN, write_run
 from simlora.errors import ConfigError
 from simlora.runs.recorded import read_recorded_run
 from simlora.scenario.root import Scenario
-from simlora.validate.options import ReplayOptions
-from simlora.validate.recorded_model import gpu_name
-from simlora.validate.replay import Replay, replays
-from simlora.validate.residents import spread
-from simlora.validate.scenario_of_run import scenario_of_run, target_modules
+from simlora.validate.replay import Replay, replays, spread
+from simlora.validate.scenario_of_run import ReplayOptions, gpu_name, scenario_of_run, target_modules
 
 
 def scenario(tmp_path: Path, changes: dict[str, Any] | None = None, **options: Any) -> Scenario:
