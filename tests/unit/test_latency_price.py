@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from support.counting import calls
 from support.latency_cases import decode, make_latency, mixed
 
 from simlora.latency.cuda_graphs import active_adapter_grid, capture_sizes, padded_tokens
@@ -139,6 +140,13 @@ def test_unusual_sizes_are_marked() -> None:
     assert "operators" in make_latency(model="llama-3.2-3b").price(decode(8)).extrapolated
 
 
+def test_a_price_takes_few_calls() -> None:
+    latency, plan = make_latency(), decode(32, 8)
+    latency.price(plan)
+    assert calls(lambda: latency.price(plan)) < 20
+
+
+@pytest.mark.benchmark
 def test_price_is_fast() -> None:
     latency = make_latency()
     plan = decode(32, 8)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.counting import calls
 
 from simlora.errors import ConfigError
 from simlora.workload.traces.describe import describe_trace
@@ -53,6 +54,13 @@ def test_azure_2023(
     assert (summary.prompt_tokens.max, summary.output_tokens.max) == (prompt_max, output_max)
 
 
+def test_azure_conversation_takes_few_calls_a_row() -> None:
+    path = sample("data/azure_llm_2023_conv.csv")
+    rows = len(read_trace(path))
+    assert calls(lambda: read_trace(path)) < 6 * rows
+
+
+@pytest.mark.benchmark
 def test_azure_conversation_reads_in_half_a_second() -> None:
     path = sample("data/azure_llm_2023_conv.csv")
     start = time.perf_counter()
