@@ -17,14 +17,14 @@ from typing import Any
 
 from simlora.errors import ConfigError
 from simlora.results.measured import Measured
-from simlora.results.requests_csv import write_requests
-from simlora.results.run_json import run_text
+from simlora.results.own_run import run_description, write_requests
 from simlora.results.summary import to_json
 from simlora.results.timeseries import write_timeseries
-from simlora.runs.run_file import SERVER
+from simlora.runs.run_file import REQUESTS, RUN, SERVER
+from simlora.runs.write import run_text
 from simlora.sim.log import SimulationLog
 
-SUMMARY, REQUESTS, RUN, TIMESERIES = "summary.json", "requests.csv", "run.json", "timeseries.csv"
+SUMMARY, TIMESERIES = "summary.json", "timeseries.csv"
 REPORT, TRACE = "report.html", "trace.json.gz"
 NAMES = (SUMMARY, REQUESTS, RUN, TIMESERIES, REPORT, TRACE)
 """Everything that a run may write. Those that it does not write are removed, since they belong to an earlier run."""
@@ -41,7 +41,7 @@ def run_writers(log: SimulationLog, summary: dict[str, Any], step_s: float = 1.0
     return {
         SUMMARY: text_writer(lambda: to_json(summary)),
         REQUESTS: lambda path: write_requests(measured, path),
-        RUN: text_writer(lambda: run_text(measured)),
+        RUN: text_writer(lambda: run_text(run_description(measured))),
         TIMESERIES: lambda path: write_timeseries(measured, path, step_s),
     }
 

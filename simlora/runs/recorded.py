@@ -24,7 +24,18 @@ from simlora.runs.measurements import (
     read_prefills,
     read_steps,
 )
-from simlora.runs.run_file import RUN, SERVER, RunFile, read_run_file
+from simlora.runs.run_file import (
+    DECODE,
+    LOAD,
+    PREFILL,
+    REJECTED,
+    REQUESTS,
+    RUN,
+    SERVER,
+    STEPS,
+    RunFile,
+    read_run_file,
+)
 from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.traces.columns import CsvTable
 from simlora.workload.traces.reader import read_trace
@@ -35,10 +46,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-REQUESTS, STEPS, DECODE, PREFILL, LOAD = "requests.csv", "steps.csv", "decode.csv", "prefill.csv", "load.csv"
 DEFAULT_RANK, MAX_ADAPTERS = 8, 1_000_000
-REJECTED = "rejected"
-"""Status of a request that the server refused. A real server's are not replayed: they took no part in the run."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,8 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
     trace = read_trace(folder, TraceOptions(format="simlora-run"))
     table = open_csv(folder / REQUESTS)
     kept = _kept(table)
-    # What a simulated engine gave up after a while had its effect on others, and the replay gives it up again.
+    # What a real server refused took no part in the run. What a simulated engine gave up after a while had its effect
+    # on others, and the replay gives it up again.
     replayed = np.ones_like(kept) if run.server == SERVER else kept
     rejected = int(np.count_nonzero(~replayed))
     ttft_s, e2e_s = _durations(table, "ttft_s"), _durations(table, "e2e_s")

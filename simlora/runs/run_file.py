@@ -12,7 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from simlora.errors import ConfigError
 from simlora.scenario.base import config_error
 
-RUN = "run.json"
+RUN_FORMAT = "simlora-run/1"
+RUN, REQUESTS, STEPS = "run.json", "requests.csv", "steps.csv"
+DECODE, PREFILL, LOAD = "decode.csv", "prefill.csv", "load.csv"
+REJECTED = "rejected"
+"""Status of a request that the server refused."""
 SERVER = "simlora"
 """What a run of the simulator itself has as its server."""
 

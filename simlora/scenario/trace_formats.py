@@ -11,7 +11,7 @@ TRACE_FORMATS = {
     "burstgpt": "simlora.workload.traces.burstgpt",
     "mooncake": "simlora.workload.traces.mooncake",
     "vllm-bench": "simlora.workload.traces.vllm_bench",
-    "simlora-run": "simlora.workload.traces.simlora_run",
+    "simlora-run": "simlora.runs.trace",
     "csv": "simlora.workload.traces.simlora_csv",
 }
 """Name -> module, in the order in which a file is held against them. Modules are imported when a trace is read."""

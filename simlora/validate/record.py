@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import aiohttp
+import numpy as np
 
 from simlora.errors import ConfigError
-from simlora.results.files import write_folder
+from simlora.results.files import Writer, text_writer, write_folder
+from simlora.runs.run_file import REJECTED, REQUESTS, RUN, STEPS
+from simlora.runs.write import REQUEST_COLUMNS, STEP_COLUMNS, describe_run, run_text, write_table
 from simlora.scenario.root import Scenario
 from simlora.sim.build import initial_adapters
 from simlora.validate.record_client import Attempt, Client
-from simlora.validate.record_files import recording_writers, run_description
 from simlora.validate.record_load import Driven, Offers, Progress, PromptKind, adapter_names, drive, make_offers
 from simlora.validate.record_server import Sampler, ServerInfo, ask_server, read_metrics
 
 ARGUMENTS = "<arguments>"
+ERRORS = "errors.csv"
+"""Beside the files of every recorded run: each request that went wrong. One that was under way when the recording was
+cut did not: it is a row of requests.csv without times."""
+ERROR_COLUMNS = ("request", "arrival_s", "model", "kind", "status", "at_s", "tokens", "message")
+_DECIMALS = 6
 _WARM_UP_TOKENS = 8
 _KEEP_ALIVE_S = 3.0
 """Below the 5 s of vLLM's server: who closes an idle connection first must not be the one that does not know."""
@@ -151,34 +160,60 @@ def _write(
     options: RecordOptions,
 ) -> Recorded:
     attempts, due_s = driven.attempts, offers.requests.arrival_s
+    failed = [attempt for attempt in attempts if attempt.failure is not None]
     lag_s = max((attempt.sent_s - float(due_s[attempt.index]) for attempt in attempts), default=0.0)
-    failures: dict[str, int] = {}
-    for attempt in attempts:
-        if attempt.failure is not None:
-            failures[attempt.failure.kind] = failures.get(attempt.failure.kind, 0) + 1
-    notes = {
-        "sample_s": options.sample_s if sampler.rows else None,
-        "max_lag_s": round(lag_s, 6),
-        "server_died_s": driven.server_died_s,
-        "interrupted": driven.interrupted,
-        "prompts": options.prompts,
-    }
-    residents = _residents(scenario, options)
-    description = run_description(scenario, offers, driven, server, residents, notes)
-    write_folder(target, recording_writers(offers, driven, sampler.rows, description))
     done = sum(attempt.done for attempt in attempts)
-    rejected = sum(attempt.failure is not None and attempt.failure.is_refusal for attempt in attempts)
+    engine, caching = scenario.engine, server.flag("enable_prefix_caching")
+    description = describe_run(
+        scenario,
+        engine.kind,
+        server.version or engine.version,
+        {
+            "max_model_len": server.max_model_len or engine.max_model_len,
+            "num_gpu_blocks": server.number("num_gpu_blocks") or engine.num_gpu_blocks_override,
+            "block_size": server.number("block_size") or engine.block_size,
+        },
+        prefix_caching=engine.enable_prefix_caching if caching is None else caching,
+        endpoint="http",
+        initial_adapters=_residents(scenario, options),
+        cut_s=_rounded(driven.cut_s),
+        wall_s=_rounded(driven.end_s),
+        offered=len(attempts),
+        completed=done,
+        notes={
+            "models": list(offers.models),
+            "sample_s": options.sample_s if sampler.rows else None,
+            "max_lag_s": round(lag_s, _DECIMALS),
+            "server_died_s": driven.server_died_s,
+            "interrupted": driven.interrupted,
+            "prompts": options.prompts,
+        },
+    )
+    columns = (*REQUEST_COLUMNS, "status", "model")
+    writers = {
+        RUN: text_writer(lambda: run_text(description)),
+        REQUESTS: _table(columns, [_request_row(offers, attempt) for attempt in attempts]),
+        ERRORS: _table(ERROR_COLUMNS, [_error_row(offers, attempt) for attempt in failed]),
+    }
+    if sampler.rows:  # the server has metrics
+        writers[STEPS] = _table(STEP_COLUMNS, sampler.rows)
+    write_folder(target, writers)
+    rejected = sum(attempt.failure is not None and attempt.failure.is_refusal for attempt in failed)
     return Recorded(
         folder=target,
         offered=len(attempts),
         completed=done,
         rejected=rejected,
         unfinished=len(attempts) - done - rejected,
-        failures=failures,
+        failures=dict(Counter(attempt.failure.kind for attempt in failed if attempt.failure is not None)),
         server_died_s=driven.server_died_s,
         interrupted=driven.interrupted,
         max_lag_s=lag_s,
     )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Writer:
+    return partial(write_table, columns=columns, rows=rows)
 
 
 def _residents(scenario: Scenario, options: RecordOptions) -> dict[str, Any] | None:
@@ -187,6 +222,45 @@ def _residents(scenario: Scenario, options: RecordOptions) -> dict[str, Any] | N
         return None
     initial = initial_adapters(scenario)
     return {"gpu": list(initial.gpu), "host": list(initial.host), "gpu_others": 0, "host_others": 0}
+
+
+def _request_row(offers: Offers, attempt: Attempt) -> list[Any]:
+    """Lengths are those that the server counted, where it did."""
+    requests, index, stream = offers.requests, attempt.index, attempt.stream
+    adapter = int(requests.adapter[index])
+    row: list[Any] = [
+        _rounded(attempt.sent_s),
+        adapter,
+        int(offers.adapters.rank[adapter]),
+        stream.prompt_tokens or int(requests.prompt_tokens[index]),
+        stream.tokens if attempt.done else int(requests.output_tokens[index]),
+    ]
+    if not attempt.done:
+        refused = attempt.failure is not None and attempt.failure.is_refusal
+        return [*row, None, None, None, None, REJECTED if refused else "unfinished", offers.model(index)]
+    since = np.array(stream.token_s) - attempt.sent_s
+    gaps = np.diff(since) if len(since) > 1 else np.zeros(1)
+    times = (since[0], since[-1], gaps.max(), np.median(gaps))
+    return [*row, *(_rounded(float(time)) for time in times), "completed", offers.model(index)]
+
+
+def _error_row(offers: Offers, attempt: Attempt) -> list[Any]:
+    failure = attempt.failure
+    assert failure is not None, "called for attempts that failed"
+    return [
+        attempt.index,
+        _rounded(attempt.sent_s),
+        offers.model(attempt.index),
+        failure.kind,
+        failure.status,
+        _rounded(failure.at_s),
+        attempt.stream.tokens,
+        failure.message,
+    ]
+
+
+def _rounded(time_s: float | None) -> float | None:
+    return None if time_s is None else round(time_s, _DECIMALS)
 
 
 def _new_folder(out: str | Path) -> Path:

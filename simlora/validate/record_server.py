@@ -19,19 +19,9 @@ KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 """The second is the name of older versions."""
 COUNTERS = "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:num_preemptions"
 LORA_INFO, CACHE_INFO = "vllm:lora_requests_info", "vllm:cache_config_info"
-COLUMNS = (
-    "t_s",
-    "running",
-    "waiting",
-    "kv_usage",
-    "prompt_tokens",
-    "generated_tokens",
-    "preempted",
-    "running_adapters",
-)
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?$")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_TIMEOUT_S = 5.0
+_METRICS_TIMEOUT_S = 5.0
 
 Sample = tuple[dict[str, str], float]
 """Labels and value."""
@@ -138,7 +128,7 @@ class Sampler:
 async def read_metrics(session: aiohttp.ClientSession, url: str) -> dict[str, list[Sample]] | None:
     """The metrics as they are now; None if the server has none."""
     try:
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=_METRICS_TIMEOUT_S)
         async with session.get(f"{url.rstrip('/')}/metrics", timeout=timeout) as response:
             return parse_metrics(await response.text()) if response.status == 200 else None
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError):

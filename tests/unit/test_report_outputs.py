@@ -19,7 +19,7 @@ from simlora.report.html import render_html
 from simlora.report.perfetto import trace_events, write_trace
 from simlora.report.terminal import bar, run_tables
 from simlora.results.measured import Measured
-from simlora.results.run_json import run_description
+from simlora.results.own_run import run_description
 from simlora.results.summary import summarize
 
 

@@ -14,7 +14,7 @@ from simlora.results.engine_terms import loads_before_admission
 from simlora.results.files import run_writers, write_folder
 from simlora.results.health import resource_name
 from simlora.results.measured import Measured
-from simlora.results.run_json import run_description
+from simlora.results.own_run import run_description
 from simlora.results.summary import summarize
 from simlora.scenario.engines import ENGINES
 from simlora.scenario.load import scenario_from_dict

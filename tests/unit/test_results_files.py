@@ -14,10 +14,11 @@ from simlora.errors import ConfigError
 from simlora.results.files import check_folder, read_summary, run_writers, text_writer, write_folder
 from simlora.results.measured import Measured
 from simlora.results.metrics import metrics_from_frame, metrics_from_requests
-from simlora.results.requests_csv import COLUMNS, RECORDED_COLUMNS
+from simlora.results.own_run import COLUMNS
 from simlora.results.summary import summarize
 from simlora.results.timeseries import COLUMNS as SERIES_COLUMNS
 from simlora.results.timeseries import interval_edges
+from simlora.runs.write import REQUEST_COLUMNS
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 
@@ -53,7 +54,7 @@ def test_requests_csv_reads_back_exactly(tmp_path):
     log = random_log(300, 500)
     folder = write(log, tmp_path / "run")
     frame = pd.read_csv(folder / "requests.csv", float_precision="round_trip")
-    assert tuple(frame.columns) == COLUMNS and COLUMNS[:9] == RECORDED_COLUMNS
+    assert tuple(frame.columns) == COLUMNS and COLUMNS[:9] == REQUEST_COLUMNS
     measured = Measured(log)
     np.testing.assert_array_equal(frame["arrival_s"], log.requests.arrival_s)
     np.testing.assert_array_equal(frame["ttft_s"], measured.ttft_s)

@@ -1,34 +1,22 @@
-"""requests.csv: one row per offered request, in order of arrival.
-
-The first nine columns are those of a recorded run (simlora-run/1), so a simulated run can be read like a measured one.
-An empty cell means: it never happened. Times are seconds, written so that they read back exactly.
-"""
+"""A simulated run in the format of recorded ones (simlora-run/1), so that it is read and validated like them."""
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.measured import Measured
+import simlora
+from simlora.results.measured import Measured, request_counts
+from simlora.results.summary import to_plain
 from simlora.results.token_gaps import token_gaps
+from simlora.runs.run_file import SERVER
+from simlora.runs.write import REQUEST_COLUMNS, describe_run, write_table
 
-RECORDED_COLUMNS = (
-    "arrival_s",
-    "adapter",
-    "rank",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_s",
-    "e2e_s",
-    "itl_max_s",
-    "itl_p50_s",
-)
 COLUMNS = (
-    *RECORDED_COLUMNS,
+    *REQUEST_COLUMNS,
     "status",
     "replica",
     "routed_s",
@@ -44,13 +32,54 @@ STATUS_NAMES = ("completed", "rejected", "unfinished")
 TIER_NAMES = ("slot", "host", "disk", "remote")
 
 
+def run_description(measured: Measured) -> dict[str, Any]:
+    """The mapping of run.json.
+
+    engine holds every setting of the simulated engine, its kind included. cut_s is null when every request ended. With
+    one deployment per tenant, engine, adapters and cluster are as the user wrote them.
+    """
+    log = measured.log
+    scenario = log.dedicated or log.scenario
+    counts = request_counts(measured)
+    first = log.replicas[0] if log.replicas else None
+    resolved: dict[str, Any] = {"num_gpu_blocks": None}
+    if first:
+        blocks = first.kv_blocks + (scenario.engine.kind == "vllm")  # vLLM counts its null block
+        resolved = {"num_gpu_blocks": blocks, "block_size": first.block_size}
+    description = describe_run(
+        scenario,
+        SERVER,
+        simlora.__version__,
+        resolved,
+        start_s=first.start_s if first else None,
+        ignore_eos=True,
+        host=None,
+        calibration={key: log.calibration.get(key) for key in ("id", "sha256")},
+        initial_adapters={
+            "gpu": list(log.initial_gpu),
+            "host": list(log.initial_host),
+            "gpu_others": 0,
+            "host_others": 0,
+        },
+        adapters=scenario.adapters.model_dump(mode="json"),
+        cluster=scenario.cluster.model_dump(mode="json"),
+        storage=scenario.storage.model_dump(mode="json"),
+        cut_s=log.end_s if counts["unfinished"] else None,
+        wall_s=log.end_s,
+        offered=counts["offered"],
+        completed=counts["completed"],
+    )
+    plain: dict[str, Any] = to_plain(description)
+    return plain
+
+
 def write_requests(measured: Measured, path: Path) -> None:
-    """Write the file."""
+    """Write requests.csv: one row per offered request, in order of arrival.
+
+    An empty cell means: it never happened. Times are seconds, written so that they read back exactly.
+    """
     columns = request_columns(measured)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    write_table(path, tuple(columns), zip(*columns.values(), strict=True))
 
 
 def request_columns(measured: Measured) -> dict[str, list[Any]]:
