@@ -8,25 +8,52 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
 
 from simlora.cluster.actions import Action, Migrate
-from simlora.cluster.router import Decision, Hold, Send
+from simlora.cluster.router import Decision, Hold, NamedRouter, Send
 from simlora.cluster.view import View
 from simlora.engines.request import Request
+from simlora.scenario.cluster import RouterConfig
+
+if TYPE_CHECKING:
+    from simlora.engines.inputs import Inputs
 
 WHEN_ROOM_S = float("inf")
 
 
-class PunicaPlacement:
-    """Placement without consolidation."""
+class PunicaOptions(RouterConfig):
+    """The engine's own scheduler always sees its GPUs as they are: it places every request itself."""
 
-    needs_views = True
+    consolidate_s: float | None = Field(
+        default=None, gt=0, le=3600, description="Interval at which the least busy GPU is emptied; null: never"
+    )
+
+
+class PunicaPlacement(NamedRouter):
+    """That engine's own scheduler, which fills the busiest GPU that has room."""
+
+    Options = PunicaOptions
+    engines = ("punica",)
+    elsewhere = "cannot hand over its requests"
 
     def __init__(self, max_batch_size: int, kv_pages: int, page_tokens: int) -> None:
         """All of one replica."""
         self._max_batch, self._pages, self._page_tokens = max_batch_size, kv_pages, page_tokens
         self._queue: deque[int] = deque()
         """Requests that wait for room, by number."""
+
+    @classmethod
+    def build(cls, inputs: Inputs) -> PunicaPlacement:
+        """With consolidation where the options say so."""
+        options, ledger = inputs.scenario.cluster.router, inputs.ledger
+        assert isinstance(options, PunicaOptions)
+        gpu = inputs.scenario.engine.max_num_seqs, ledger.kv_units, ledger.kv_unit_tokens
+        if options.consolidate_s is None:
+            return PunicaPlacement(*gpu)
+        return PunicaConsolidation(*gpu, options.consolidate_s)
 
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
         if self._queue and self._queue[0] != request.index:

@@ -1,12 +1,20 @@
-"""Routing policies: which replica gets a request. Plain objects that see only (possibly stale) views."""
+"""Routing policies: which replica gets a request. Plain objects that see only (possibly stale) views.
+
+A policy that a scenario can name is a NamedRouter; `ROUTERS` in scenario/cluster.py says where it is found.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self
 
 from simlora.cluster.view import View
 from simlora.engines.request import Request
+from simlora.scenario.cluster import RouterConfig, ScrapingConfig
+
+if TYPE_CHECKING:
+    from simlora.engines.inputs import Inputs
 
 
 class Send(NamedTuple):
@@ -37,10 +45,30 @@ class Router(Protocol):
     needs_views: bool
     """False lets the simulation skip building views."""
 
-    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision: ...
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+        """Where the request goes; one view for each replica, in their order (none where needs_views is False)."""
+        ...
 
 
-class RoundRobin:
+class NamedRouter(ABC):
+    """A routing policy that describes itself, as scenario/cluster.py's RouterClass: the docstring is its help."""
+
+    Options: ClassVar[type[RouterConfig]] = ScrapingConfig
+    engines: ClassVar[tuple[str, ...]] = ()
+    elsewhere: ClassVar[str] = ""
+    needs_views = True
+
+    @classmethod
+    def build(cls, inputs: Inputs) -> Self:
+        """The router of a scenario's shared replicas, two or more; its options are inputs.scenario.cluster.router."""
+        return cls()
+
+    @abstractmethod
+    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+        """See Router.choose."""
+
+
+class RoundRobin(NamedRouter):
     """Replicas in turn."""
 
     needs_views = False
@@ -48,16 +76,18 @@ class RoundRobin:
     def __init__(self, replicas: int) -> None:
         self._replicas, self._next = replicas, 0
 
+    @classmethod
+    def build(cls, inputs: Inputs) -> Self:
+        return cls(inputs.scenario.cluster.replicas)
+
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
         replica = self._next
         self._next = (replica + 1) % self._replicas
         return Send(replica)
 
 
-class LeastRequests:
+class LeastRequests(NamedRouter):
     """The replica with the fewest unfinished requests in its view; ties in turn."""
-
-    needs_views = True
 
     def __init__(self) -> None:
         self._turn = 0
@@ -69,7 +99,7 @@ class LeastRequests:
         return Send(tied[self._turn % len(tied)])
 
 
-class LoraAffinity:
+class LoraAffinity(NamedRouter):
     """Weighted scores of the Gateway API inference scheduler: queue, KV use and LoRA affinity (each in 0 to 1).
 
     LoRA score: 1.0 where the adapter has requests running, 0.8 where a slot is free, 0 elsewhere (a base request scores
@@ -78,8 +108,6 @@ class LoraAffinity:
     neither depend on the order of events nor favour one replica.
     Source: llm-d-inference-scheduler 520af47, scorers queue, kv-cache-utilization and lora-affinity.
     """
-
-    needs_views = True
 
     def __init__(self, queue_weight: float = 1.0, kv_weight: float = 1.0, lora_weight: float = 1.0) -> None:
         self._weights = queue_weight, kv_weight, lora_weight

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from simlora.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class WrongValueError(ValueError):
@@ -113,15 +115,28 @@ _TYPES = {
 
 def config_error(error: ValidationError, source: str, data: Any) -> ConfigError:
     """The first error of a validation as a ConfigError; data is what was validated."""
+    key, value, allowed = _first_problem(error, data)
+    return ConfigError(source, key or "scenario", brief(value), allowed)
+
+
+def read_as(model: type[_Model], data: Any) -> _Model:
+    """Data as that model, from a validator of another one: keys are relative to the data. Raises WrongValueError."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise WrongValueError(*_first_problem(error, data)) from None
+
+
+def _first_problem(error: ValidationError, data: Any) -> tuple[str, Any, str]:
+    """Key, value, and what is allowed."""
     first = error.errors(include_url=False)[0]
     path = _key_path(first["loc"], data)
     kind, context = first["type"], first.get("ctx", {})
     problem = context.get("error")
     if isinstance(problem, WrongValueError):
         path += [problem.key] if problem.key else []
-        return ConfigError(source, ".".join(path) or "scenario", brief(problem.value), problem.allowed)
-    allowed = _allowed(kind, context, first["msg"])
-    return ConfigError(source, ".".join(path) or "scenario", brief(first["input"]), allowed)
+        return ".".join(path), problem.value, problem.allowed
+    return ".".join(path), first["input"], _allowed(kind, context, first["msg"])
 
 
 def _allowed(kind: str, context: dict[str, Any], message: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.base import WrongValueError
-from simlora.scenario.cluster import ClusterConfig, RouterConfig
+from simlora.scenario.cluster import ClusterConfig, RouterClass, router_class
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.workload import FlashCrowdArrivals, peak_rate_rps
 
@@ -80,17 +80,11 @@ def _check_parallelism(scenario: Scenario) -> None:
 
 
 def _check_router(scenario: Scenario) -> None:
-    router, kind = scenario.cluster.router, scenario.engine.kind
-    if router.kind == "punica" and kind != "punica":
-        allowed = f"only with engine.kind: punica; {kind} cannot hand over its requests"
-        raise WrongValueError("cluster.router.kind", router.kind, allowed)
-    for key in ("scrape_s", "delay_s") if router.kind == "punica" else ():
-        if getattr(router, key) != getattr(RouterConfig(), key):
-            allowed = "left out with cluster.router.kind: punica, which always sees current states"
-            raise WrongValueError(f"cluster.router.{key}", getattr(router, key), allowed)
-    if router.consolidate_s is not None and router.kind != "punica":
-        allowed = f"must be null with cluster.router.kind: {router.kind}, which moves no requests"
-        raise WrongValueError("cluster.router.consolidate_s", router.consolidate_s, allowed)
+    router, kind = scenario.cluster.router.kind, scenario.engine.kind
+    described: RouterClass = router_class(router)
+    if described.engines and kind not in described.engines:
+        allowed = f"only with engine.kind: {' or '.join(described.engines)}; {kind} {described.elsewhere}"
+        raise WrongValueError("cluster.router.kind", router, allowed)
 
 
 def divides_model(scenario: Scenario, size: int) -> bool:

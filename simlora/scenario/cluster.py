@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from simlora.scenario.base import Config
+from simlora.scenario.base import Config, WrongValueError, read_as
+
+ROUTERS = {
+    "round-robin": "simlora.cluster.router:RoundRobin",
+    "least-requests": "simlora.cluster.router:LeastRequests",
+    "lora-affinity": "simlora.cluster.router:LoraAffinity",
+    "punica": "simlora.cluster.punica:PunicaPlacement",
+}
+"""Name -> class: the one place where a router is registered. The class says the rest (see RouterClass), and is imported
+when a scenario names it."""
 
 
 class RouterConfig(Config):
-    """How requests are spread over the replicas. A router sees each replica as it was at its last scrape."""
+    """What every router is told. This much is all for one that always sees its replicas as they are."""
 
-    kind: Literal["round-robin", "least-requests", "lora-affinity", "punica"] = Field(
-        default="round-robin",
-        description="Routing policy. punica: that engine's own scheduler, which fills the busiest GPU that has room",
-    )
-    scrape_s: float = Field(
-        default=0.05, ge=0, le=3600, description="Interval between scrapes; 0: always current, as it is for punica"
-    )
-    delay_s: float = Field(default=0.0, ge=0, le=3600, description="Age of a scrape when it arrives at the router")
-    consolidate_s: float | None = Field(
-        default=None, gt=0, le=3600, description="punica: interval at which the least busy GPU is emptied; null: never"
-    )
+    kind: str = Field(default="round-robin", description="Routing policy")
 
     @property
     def view_age_s(self) -> tuple[float, float]:
-        """(interval, delay) of what the router knows. Punica's scheduler places every request itself, so it knows."""
-        return (0.0, 0.0) if self.kind == "punica" else (self.scrape_s, self.delay_s)
+        """(interval between scrapes, age of a scrape on arrival) of what the router knows of its replicas."""
+        return 0.0, 0.0
+
+
+class ScrapingConfig(RouterConfig):
+    """A router that sees each replica as it was at its last scrape."""
+
+    scrape_s: float = Field(default=0.05, ge=0, le=3600, description="Interval between scrapes; 0: always current")
+    delay_s: float = Field(default=0.0, ge=0, le=3600, description="Age of a scrape when it arrives at the router")
+
+    @property
+    def view_age_s(self) -> tuple[float, float]:
+        return self.scrape_s, self.delay_s
+
+
+class RouterClass(Protocol):
+    """What a router's class says of itself. The first paragraph of its docstring is the help."""
+
+    Options: ClassVar[type[RouterConfig]]
+    """The keys of `cluster.router`."""
+    engines: ClassVar[tuple[str, ...]]
+    """Kinds of engines that it suits; empty: any."""
+    elsewhere: ClassVar[str]
+    """What other engines cannot do, for the message that refuses them."""
+
+
+def router_class(kind: str) -> Any:
+    """The RouterClass of that name. Raises KeyError."""
+    module, _, name = ROUTERS[kind].partition(":")
+    return getattr(import_module(module), name)
+
+
+def _with_its_options(data: Any) -> Any:
+    """A mapping read as the options of the router that it names."""
+    if not isinstance(data, dict):
+        return data
+    given = {key: value for key, value in data.items() if value is not None}
+    kind = given.get("kind", RouterConfig().kind)
+    *names, last = ROUTERS
+    if kind not in [*names, last]:
+        raise WrongValueError("kind", kind, f"must be one of: {', '.join(names)} or {last}")
+    return read_as(router_class(kind).Options, given)
 
 
 class DedicatedConfig(Config):
@@ -50,5 +90,7 @@ class ClusterConfig(Config):
         "own, the adapter merged into its weights and LoRA off",
     )
     replicas: int = Field(default=1, ge=1, le=10_000, description="Number of replicas (shared)")
-    router: RouterConfig = Field(default=RouterConfig(), description="Router in front of them (shared)")
+    router: Annotated[SerializeAsAny[RouterConfig], BeforeValidator(_with_its_options)] = Field(
+        default=ScrapingConfig(), description="Router in front of them (shared)"
+    )
     dedicated: DedicatedConfig = Field(default=DedicatedConfig(), description="Deployments (dedicated)")

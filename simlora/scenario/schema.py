@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+from simlora.scenario.cluster import ROUTERS, RouterConfig, router_class
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario
@@ -17,6 +19,7 @@ def json_schema() -> dict[str, Any]:
     Rules between keys are not in it; load_scenario checks them.
     """
     schema = Scenario.model_json_schema(mode="validation")
+    schema["$defs"]["ClusterConfig"]["properties"]["router"]["anyOf"] = _routers(schema["$defs"])
     for definition in schema["$defs"].values():
         _allow_null(definition)
     _allow_null(schema)
@@ -45,6 +48,28 @@ def json_schema() -> dict[str, Any]:
     for key in ("type", "additionalProperties", "propertyNames"):
         ranks.pop(key, None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": TITLE, **_plain(schema)}
+
+
+def _routers(definitions: dict[str, Any]) -> list[dict[str, str]]:
+    """References to each router's options, which are added to the definitions."""
+    del definitions[RouterConfig.__name__]
+    kinds: dict[type[RouterConfig], list[str]] = {}
+    for name in ROUTERS:
+        kinds.setdefault(router_class(name).Options, []).append(name)
+    for options, names in kinds.items():
+        definition = options.model_json_schema(mode="validation")
+        helps = [f"{name}: {_first_paragraph(router_class(name))}" for name in names]
+        definition["properties"]["kind"] |= {"enum": names, "description": " ".join(helps)}
+        if RouterConfig().kind not in names:
+            definition["required"] = ["kind"]
+            del definition["properties"]["kind"]["default"]
+        definitions[options.__name__] = definition
+    return [{"$ref": f"#/$defs/{options.__name__}"} for options in kinds]
+
+
+def _first_paragraph(described: type) -> str:
+    text = inspect.getdoc(described) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _allow_null(definition: dict[str, Any]) -> None:

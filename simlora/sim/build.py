@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
-from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
+from simlora.cluster.router import NamedRouter, RoundRobin, Router
 from simlora.engines.base import Engine
 from simlora.engines.fit import require_fit
 from simlora.engines.inputs import InitialAdapters, Inputs
@@ -17,6 +16,7 @@ from simlora.engines.request import Request
 from simlora.engines.vllm.lanes import VllmLanes
 from simlora.latency.family_latency import step_latency
 from simlora.latency.store import calibration_sha256, choose_calibration
+from simlora.scenario.cluster import router_class
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 from simlora.sim import dedicated
@@ -94,18 +94,11 @@ def make_router(inputs: Inputs) -> Router:
     """The cluster's routing policy. With one replica every policy is the same."""
     if inputs.dedicated is not None:
         return dedicated.make_router(inputs, inputs.dedicated, num_replicas(inputs))
-    config, replicas = inputs.scenario.cluster.router, num_replicas(inputs)
-    if replicas == 1 or config.kind == "round-robin":
-        return RoundRobin(replicas)
-    if config.kind == "punica":
-        return _punica_router(inputs, config.consolidate_s)
-    return LeastRequests() if config.kind == "least-requests" else LoraAffinity()
-
-
-def _punica_router(inputs: Inputs, consolidate_s: float | None) -> Router:
-    ledger = inputs.ledger
-    gpu = inputs.scenario.engine.max_num_seqs, ledger.kv_units, ledger.kv_unit_tokens
-    return PunicaPlacement(*gpu) if consolidate_s is None else PunicaConsolidation(*gpu, consolidate_s)
+    cluster = inputs.scenario.cluster
+    if cluster.replicas == 1:
+        return RoundRobin(1)
+    named: type[NamedRouter] = router_class(cluster.router.kind)
+    return named.build(inputs)
 
 
 def num_replicas(inputs: Inputs) -> int:
