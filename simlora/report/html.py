@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from simlora.engines.fit import build_ledger, scenario_shortage
 from simlora.engines.ledger_rows import binding, ledger_rows
 from simlora.report import facts, units
+from simlora.report.charts import cdf_chart, timeline_chart
 from simlora.report.decision import change_label, recommendation
 from simlora.report.facts import Summary
 from simlora.report.html_template import TEMPLATE
-from simlora.report.plots import cdf_plot, timeline_plot
 from simlora.results.measured import Measured
 from simlora.results.tenants import tenant_rows, worst
 from simlora.scenario.root import Scenario
@@ -48,8 +48,8 @@ def render_html(summary: Summary, log: SimulationLog, decision: Decision | None 
         **_tables(summary, measured),
         **_memory(log.scenario),
         **_decision(decision),
-        cdf=cdf_plot(measured),
-        timeline=timeline_plot(measured),
+        cdf=cdf_chart(measured),
+        timeline=timeline_chart(measured),
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from simlora.workload.traces.columns import CsvTable, Layout, check_no_unit, open_columns, table
 from simlora.workload.traces.table import Floats, TraceFormat, TraceOptions, TraceTable
@@ -31,6 +30,8 @@ def parse(text: str, source: str, options: TraceOptions) -> TraceTable:
 
 
 def _seconds(columns: CsvTable, column: int) -> Floats:
+    import pandas as pd
+
     cells = columns.strings(column).str.strip()
     well_formed = cells.str.fullmatch(_STAMP).to_numpy(dtype=bool)
     if not well_formed.all():

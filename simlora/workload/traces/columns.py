@@ -9,22 +9,20 @@ import io
 import warnings
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from simlora.errors import ConfigError
 from simlora.scenario.base import brief
 from simlora.workload.request_table import MAX_TOKENS
 from simlora.workload.traces.table import Floats, Ints, Labels, TraceOptions, TraceTable, csv_records, normalised
 
-Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import pandas as pd
 
-_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
-_EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _PANDAS < (3, 1) else {}
-"""A stamp must come back as it was written; from pandas 3.1 on that is the default and the option deprecated."""
+Mask = npt.NDArray[np.bool_]
 
 
 class CsvTable:
@@ -42,6 +40,11 @@ class CsvTable:
         self._frame = self._parse(as_text)
 
     def _parse(self, as_text: dict[int, type[str]]) -> pd.DataFrame:
+        import pandas as pd  # slow to import, and not needed for JSON
+
+        # A stamp must come back as it was written; from pandas 3.1 on that is the default and the option deprecated.
+        older = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
+        exact_floats: dict[str, Any] = {"float_precision": "round_trip"} if older else {}
         # One column more than the header has: it catches rows that are too long by one, pandas those by more.
         width = len(self.header)
         try:
@@ -57,7 +60,7 @@ class CsvTable:
                     keep_default_na=False,
                     na_values=[""],
                     low_memory=False,
-                    **_EXACT_FLOATS,
+                    **exact_floats,
                 )
         except pd.errors.EmptyDataError as error:
             raise ConfigError(self.source, "trace", ",".join(self.header), "no rows below the header") from error
@@ -159,6 +162,8 @@ class CsvTable:
     def _numeric(self, column: int) -> Floats:
         cells = self._frame[column]
         if cells.dtype.kind not in "iuf":
+            import pandas as pd
+
             cells = pd.to_numeric(cells.astype(str), errors="coerce")
         values: Floats = cells.to_numpy(dtype=np.float64)
         return values
@@ -170,15 +175,9 @@ class CsvTable:
 
 def labels_of(cells: list[str]) -> Labels:
     """Labels of a column, names in order of first appearance after "", which is always names[0]."""
-    found, uniques = pd.factorize(np.array(cells, dtype=object))
-    codes, names = found.astype(np.int32), [str(name) for name in uniques]
-    if "" not in names:
-        return Labels(codes + 1, ("", *names))
-    blank = names.index("")
-    order = [blank, *(index for index in range(len(names)) if index != blank)]
-    rank = np.empty(len(names), dtype=np.int32)
-    rank[order] = np.arange(len(names), dtype=np.int32)
-    return Labels(rank[codes], tuple(names[index] for index in order))
+    position: dict[str, int] = {"": 0}
+    codes = [position.setdefault(cell, len(position)) for cell in cells]
+    return Labels(np.array(codes, dtype=np.int32), tuple(position))
 
 
 FAILED = "failed requests (no output tokens)"

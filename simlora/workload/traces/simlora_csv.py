@@ -9,15 +9,16 @@ and optionally a prefix, a tenant, ranks.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from simlora.errors import ConfigError
 from simlora.workload.request_table import RequestTable, group_ids
@@ -126,28 +127,30 @@ def write_canonical(table: TraceTable | RequestTable, path: str | Path) -> None:
 
 def canonical_text(table: TraceTable | RequestTable) -> str:
     """The CSV as text: floats in their shortest exact form, lines ending in LF."""
-    columns = _trace_columns(table) if isinstance(table, TraceTable) else {"adapter": table.adapter}
-    frame: dict[str, Any] = {
-        "arrival_s": table.arrival_s,
-        "adapter": columns.pop("adapter"),
-        "prompt_tokens": table.prompt_tokens,
-        "output_tokens": table.output_tokens,
-        **columns,
+    more = _trace_columns(table) if isinstance(table, TraceTable) else {"adapter": table.adapter.tolist()}
+    columns: dict[str, Iterable[Any]] = {
+        "arrival_s": table.arrival_s.tolist(),
+        "adapter": more.pop("adapter"),
+        "prompt_tokens": table.prompt_tokens.tolist(),
+        "output_tokens": table.output_tokens.tolist(),
+        **more,
     }
     if table.prefix is not None:
-        frame["hash_ids"] = [" ".join(map(str, ids)) for ids in table.prefix]
-        frame["hash_block_tokens"] = table.prefix_block_tokens
+        columns["hash_ids"] = [" ".join(map(str, ids)) for ids in table.prefix]
+        columns["hash_block_tokens"] = [table.prefix_block_tokens] * len(table)
     buffer = io.StringIO()
-    pd.DataFrame(frame).to_csv(buffer, index=False, lineterminator="\n")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return buffer.getvalue()
 
 
-def _trace_columns(trace: TraceTable) -> dict[str, Any]:
-    columns: dict[str, Any] = {"adapter": ""}
+def _trace_columns(trace: TraceTable) -> dict[str, Iterable[Any]]:
+    columns: dict[str, Iterable[Any]] = {"adapter": [""] * len(trace)}
     if trace.adapter is not None:
         columns["adapter"] = [trace.adapter.names[code] for code in trace.adapter.codes.tolist()]
     if trace.rank is not None:
-        columns["rank"] = trace.rank
+        columns["rank"] = trace.rank.tolist()
     if trace.group is not None:
         columns["tenant"] = [trace.group.names[code] for code in trace.group.codes.tolist()]
     return columns
