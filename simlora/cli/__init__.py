@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import Any
@@ -25,6 +26,9 @@ def _interrupt(signum: int, frame: Any) -> None:
 
 def main() -> None:
     """Entry point: errors of the user end with exit code 2 and one message, an interrupt with 130."""
+    gc.set_threshold(
+        200_000, 50
+    )  # importing and simulating make little garbage in cycles, and looking for it takes time
     signal.signal(signal.SIGINT, _interrupt)
     try:
         app()

@@ -41,7 +41,7 @@ class GapSegments:
     @property
     def num_values(self) -> float:
         """Number of values of the expanded list."""
-        return float(np.dot(self.weight, self.steps))
+        return float(np.sum(self.weight * self.steps))  # whole numbers: exact in any order
 
     def select(self, chosen: Bools | slice) -> GapSegments:
         """The chosen segments."""
