@@ -65,6 +65,10 @@ class RecordedRequests:
     """Of all requests together; None: not recorded."""
     rejected: int
     """Requests left out because the server refused them."""
+    itl_max_s: Floats | None = None
+    """Longest gap between two tokens of each request; None: not recorded, as itl_p50_s."""
+    itl_p50_s: Floats | None = None
+    """Median gap of each request."""
     prefix: HashIds | None = None
     """Which prompts begin alike, as in RequestTable; None: not recorded."""
     prefix_block_tokens: int = PREFIX_BLOCK_TOKENS
@@ -161,6 +165,8 @@ def _requests(folder: Path, run: RunFile, steps: Steps | None) -> RecordedReques
         e2e_s=e2e_s[trace.row],
         preemptions=preemptions,
         rejected=rejected,
+        itl_max_s=_gaps(table, "itl_max_s", trace.row),
+        itl_p50_s=_gaps(table, "itl_p50_s", trace.row),
         prefix=trace.prefix,
         prefix_block_tokens=trace.prefix_block_tokens,
     )
@@ -209,6 +215,10 @@ def _durations(table: CsvTable, name: str) -> Floats:
         raise table.error(int(np.argmax(values < 0)), column, "a duration of at least 0, or empty")
     empty = values != table.numbers(column, blank=-1.0)
     return np.where(empty, np.nan, values)
+
+
+def _gaps(table: CsvTable, name: str, rows: npt.NDArray[np.int64]) -> Floats | None:
+    return None if table.find(name) is None else _durations(table, name)[rows]
 
 
 def _check_times(table: CsvTable, run: RunFile, kept: Bools, ttft_s: Floats, e2e_s: Floats) -> None:

@@ -8,28 +8,33 @@ Runs of other machines than the first run's get one factor each on all host time
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from simlora.errors import ConfigError
-from simlora.latency.calibration import Calibration, EngineId
+from simlora.latency.calibration import Calibration, EngineId, Term
 from simlora.latency.store import choose_calibration, minor_version
 from simlora.runs.recorded import RecordedRun, read_recorded_run, run_folders
 from simlora.scenario.root import Scenario
 from simlora.validate.fit_errors import FitError, errors_of, rms_error
-from simlora.validate.fit_groups import ASSUMED_BASES, KERNEL_TERMS, Group, apply, groups_of, with_terms
-from simlora.validate.fit_ranges import ranges_of
-from simlora.validate.fit_report import FitReport
-from simlora.validate.fit_start import fit_start
+from simlora.validate.fit_file import FitReport, fit_start, ranges_of, write_calibration
+from simlora.validate.fit_groups import (
+    ASSUMED_BASES,
+    KERNEL_TERMS,
+    TYPICAL,
+    Group,
+    apply,
+    groups_of,
+    with_parameters,
+    with_terms,
+)
 from simlora.validate.scenario_of_run import ReplayOptions, scenario_of_run
 
 Floats = npt.NDArray[np.float64]
@@ -41,6 +46,10 @@ HOST_WIDTH = 0.15
 STEP = 0.1
 """Relative step of the numeric derivatives: simulated metrics are not smooth below a per cent."""
 ITERATIONS = 8
+STEP_SHARES = (1.0, 0.5, 0.25, 0.1)
+"""Shares of a step that are tried until one brings the simulation closer to what was measured."""
+LEAST_GAIN = 0.01
+"""A step that lowers the cost by a smaller share is the last."""
 LEAST_SENSITIVITY = 0.5
 """A group whose factor e moves all residuals together by less is not shown by the runs, and stays as it was."""
 
@@ -79,6 +88,9 @@ def fit_from_runs(
     base_calibration: str | None,
     out: str | Path,
     progress: Progress | None = None,
+    *,
+    anew: bool = False,
+    held_out_folder: str | Path | None = None,
     command: str = "simlora calibrate --from-runs",
 ) -> FitReport:
     """Fit, write the calibration, and report.
@@ -87,6 +99,8 @@ def fit_from_runs(
         folders: recorded runs of one GPU type and one engine version, or folders that hold such.
         base_calibration: name or path of the one to start from; None: the nearest that is shipped.
         out: the file to write.
+        anew: engine terms begin at typical values (fit_groups.TYPICAL), not at those of the base calibration.
+        held_out_folder: where the fits without one run each go, as without-RUN.json.
 
     Raises:
         ConfigError: a run that cannot be read or simulated, or runs that do not belong together.
@@ -94,6 +108,8 @@ def fit_from_runs(
     say = progress or (lambda line: None)
     runs = tuple(read_recorded_run(folder) for folder in run_folders(folders))
     base = _base(runs, base_calibration)
+    if anew:
+        base = with_parameters(base, TYPICAL)
     with TemporaryDirectory() as folder:
         problem = _Problem(runs, base, groups_of(base, runs), _machines(runs), Path(folder))
         say(f"{len(runs)} runs, {len(problem.groups)} groups of parameters, {len(problem.machines)} further machines")
@@ -102,8 +118,16 @@ def fit_from_runs(
         logs, jacobian = _solve(problem, before, say)
         after = problem.errors(logs)
         shown = np.sqrt((jacobian**2).sum(axis=0)) >= LEAST_SENSITIVITY
-        held_out = _held_out(problem, logs, jacobian, after, say)
+        without = _without_each(problem, logs, jacobian, after) if len(runs) > 1 else {}
+        held_out = {}
+        for run in runs if without else ():
+            say(f"held out: {run.name}")
+            error = rms_error(problem.errors(without[run.name], [run]))
+            if error is not None:
+                held_out[run.name] = error
     calibration = _finished(problem, logs, shown, after, held_out, Path(out).stem, command)
+    if held_out_folder is not None:
+        _write_without(problem, without, calibration, shown, Path(held_out_folder))
     write_calibration(calibration, Path(out))
     factors = np.exp(logs)
     return FitReport(
@@ -119,14 +143,6 @@ def fit_from_runs(
         after=tuple(after),
         held_out=held_out,
     )
-
-
-def write_calibration(calibration: Calibration, path: Path) -> None:
-    """As JSON, in one go."""
-    data = calibration.model_dump(mode="json", by_alias=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 # --- what to fit -----------------------------------------------------------------------------------------------------
@@ -164,51 +180,74 @@ def _machines(runs: Sequence[RecordedRun]) -> tuple[str, ...]:
 
 
 def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tuple[Floats, Floats]:
-    """Logarithms of all factors, and the derivatives of the residuals there."""
-    widths, count = problem.widths, len(before)
-    latest: dict[str, Floats] = {}
+    """Logarithms of all factors, and the derivatives of the residuals [residuals, factors] where the last step began.
 
-    def residuals(shifted: Floats) -> Floats:
-        logs = shifted - 1.0
-        of_runs = [error.residual for error in problem.errors(logs)]
-        return np.array(of_runs + (logs / widths).tolist())
+    Gauss-Newton with steps that are shortened until they help: simulated metrics jump where a server is at its limit,
+    and a step that follows a jump is worse than none.
+    """
+    widths = problem.widths
+    logs, residuals = np.zeros(len(widths)), _residuals(before)
+    cost = _cost(residuals, logs, widths)
+    for _ in range(ITERATIONS):
+        jacobian = _derivatives(problem, logs, residuals)
+        say(f"derivatives taken; cost {cost:.1f}")
+        step = _step(jacobian, residuals, _weights(residuals), logs, widths)
+        tried = cost
+        for share in STEP_SHARES:
+            moved = logs + share * step
+            found = _residuals(problem.errors(moved))
+            tried = _cost(found, moved, widths)
+            if tried < cost:
+                logs, residuals = moved, found
+                break
+        gain, cost = cost - tried, min(cost, tried)
+        if gain < LEAST_GAIN * cost:
+            break
+    return logs, jacobian
 
-    def derivatives(shifted: Floats) -> Floats:
-        here = residuals(shifted)
-        columns = []
-        for index in range(len(shifted)):
-            moved = shifted.copy()
-            moved[index] += STEP
-            columns.append((residuals(moved) - here) / STEP)
-        say(f"derivatives taken; sum of squares {float((here**2).sum()):.0f}")
-        latest["jacobian"] = np.array(columns).T
-        return latest["jacobian"]
 
-    solution = least_squares(
-        residuals, np.ones(len(widths)), jac=derivatives, loss="soft_l1", max_nfev=ITERATIONS, x_scale=1.0, ftol=1e-3
-    )
-    return solution.x - 1.0, latest["jacobian"][:count]
+def _residuals(errors: Sequence[FitError]) -> Floats:
+    return np.array([error.residual for error in errors])
 
 
-def _held_out(
-    problem: _Problem, logs: Floats, jacobian: Floats, after: Sequence[FitError], say: Progress
-) -> dict[str, float]:
-    """Run -> RMS error of a fit without it: the others' least squares, linear around the solution, then simulated."""
-    if len(problem.runs) < 2:
-        return {}
-    found: dict[str, float] = {}
-    residual = np.array([error.residual for error in after])
-    prior = np.diag(1.0 / problem.widths)
+def _cost(residuals: Floats, logs: Floats, widths: Floats) -> float:
+    """Residuals count as their square, from 1 on ever less (soft L1); straying from the prior as its square."""
+    return float(2.0 * (np.sqrt(1.0 + residuals**2) - 1.0).sum() + ((logs / widths) ** 2).sum())
+
+
+def _weights(residuals: Floats) -> Floats:
+    """Square roots of what each residual weighs in the least squares that a step solves."""
+    weights: Floats = (1.0 + residuals**2) ** -0.25
+    return weights
+
+
+def _derivatives(problem: _Problem, logs: Floats, residuals: Floats) -> Floats:
+    columns = []
+    for index, width in enumerate(problem.widths):
+        moved, size = logs.copy(), min(STEP, width)
+        moved[index] += size
+        columns.append((_residuals(problem.errors(moved)) - residuals) / size)
+    return np.array(columns).T
+
+
+def _step(jacobian: Floats, residuals: Floats, weights: Floats, logs: Floats, widths: Floats) -> Floats:
+    """Change of the logarithms that least squares ask for, linear around where they are."""
+    matrix = np.vstack([jacobian * weights[:, None], np.diag(1.0 / widths)])
+    target = -np.concatenate([residuals * weights, logs / widths])
+    step: Floats = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    return step
+
+
+def _without_each(problem: _Problem, logs: Floats, jacobian: Floats, after: Sequence[FitError]) -> dict[str, Floats]:
+    """Run -> logarithms of a fit without it: one more step from the solution on the others' residuals alone.
+
+    How fast a machine's host is, is no property of the engine: its factor stays, or a machine with one run had none.
+    """
+    residuals, found, count = _residuals(after), {}, len(problem.groups)
     for run in problem.runs:
-        say(f"held out: {run.name}")
-        kept = np.array([error.run != run.name for error in after])
-        weight = kept / np.sqrt(1.0 + residual**2)  # as soft_l1 weighs them
-        matrix = np.vstack([jacobian * weight[:, None], prior])
-        target = -np.concatenate([residual * weight, prior @ logs])
-        change = np.linalg.lstsq(matrix, target, rcond=None)[0]
-        error = rms_error(problem.errors(logs + change, [run]))
-        if error is not None:
-            found[run.name] = error
+        weights = _weights(residuals) * np.array([error.run != run.name for error in after])
+        moved = logs + _step(jacobian, residuals, weights, logs, problem.widths)
+        found[run.name] = np.concatenate([moved[:count], logs[count:]])
     return found
 
 
@@ -231,16 +270,19 @@ def _finished(
     fit_error = rms_error(after)
     left_out = max(held_out.values()) if held_out else None
     ranges = ranges_of(problem.runs)
-    changes = {
-        term: {
+    changes: dict[str, dict[str, Any]] = {}
+    for term in terms:
+        old: Term = getattr(problem.base.terms, term)
+        if term in KERNEL_TERMS and old.basis not in ASSUMED_BASES:
+            changes[term] = {"note": f"{old.note}; within its error, moved to what recorded runs show"}
+            continue
+        changes[term] = {
             "basis": "scaled" if term in KERNEL_TERMS else "measured",
             "fit_error": None if fit_error is None else round(fit_error, 4),
             "held_out_error": None if left_out is None else round(left_out, 4),
             "measured": {} if term in KERNEL_TERMS else ranges,
             "note": f"Fitted to recorded runs on top of {problem.base.id}.",
         }
-        for term in terms
-    }
     fitted = fit_start(with_terms(fitted, changes), problem.runs)
     provenance = fitted.provenance.model_copy(
         update={
@@ -253,6 +295,23 @@ def _finished(
     )
     assumed = [term for term in KERNEL_TERMS if getattr(fitted.terms, term).basis in ASSUMED_BASES]
     return fitted.model_copy(update={"id": name, "provenance": provenance, "extrapolated": tuple(assumed)})
+
+
+def _write_without(
+    problem: _Problem, without: dict[str, Floats], fitted: Calibration, shown: npt.NDArray[np.bool_], folder: Path
+) -> None:
+    """The fits without one run each, which say so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, logs in without.items():
+        calibration = problem.calibration(np.where(shown, logs, 0.0))
+        provenance = fitted.provenance.model_copy(
+            update={
+                "source_runs": tuple(run.name for run in problem.runs if run.name != name),
+                "host_factors": _factors(problem, logs),
+            }
+        )
+        changes = {"id": f"without-{name}", "provenance": provenance, "extrapolated": fitted.extrapolated}
+        write_calibration(calibration.model_copy(update=changes), folder / f"without-{name}.json")
 
 
 def _factors(problem: _Problem, logs: Floats) -> dict[str, float]:

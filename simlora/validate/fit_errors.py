@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from simlora.results.measured import Measured
+from simlora.results.token_gaps import token_gaps
 from simlora.runs.recorded import RecordedRun
 from simlora.validate.micro import measured_medians, simulated_medians
 from simlora.validate.replay import measured_metrics, replays
@@ -25,6 +30,9 @@ WIDTHS = {
     "ttft_mean_s": 0.15,
     "ttft_p99_s": 0.30,
 }
+GAP_WIDTHS = {"itl_p50_s": 0.05, "itl_max_p50_s": 0.10, "itl_max_p90_s": 0.10}
+"""Of all requests: median of their median gap between tokens, median and 90th percentile of their longest gap. The last
+two are the steps in which others' prompts are computed, which means over requests hardly show."""
 SINGLE_WIDTHS = {DECODE: 0.03, PREFILL: 0.06, LOAD: 0.15}
 QUEUED_TTFT_S = 0.5
 """From this measured mean TTFT on, requests queue, and TTFT tells little about the terms: widths are four times as
@@ -32,6 +40,9 @@ large."""
 QUEUED_FACTOR = 4.0
 LARGEST = 8.0
 """From here on residuals grow as their logarithm: a metric that is off by that much says little but the direction."""
+
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,10 @@ def errors_of(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
 
 def _whole(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
     """The metrics of the requests; where the residents at the start are not known, of the first assumption."""
-    measured = measured_metrics(recorded)
-    simulated = next(replays(recorded, options)).metrics()
+    replay, requests = next(replays(recorded, options)), recorded.requests
+    assert requests is not None, "called for a run with requests"
+    log = replay.simulate()
+    measured, simulated = measured_metrics(recorded), replay.metrics_of(log)
     queued = (measured["ttft_mean_s"] or 0.0) >= QUEUED_TTFT_S
     found = []
     for metric, width in WIDTHS.items():
@@ -93,7 +106,25 @@ def _whole(recorded: RecordedRun, options: ReplayOptions) -> list[FitError]:
             if queued and metric.startswith("ttft"):
                 width *= QUEUED_FACTOR
             found.append(FitError(recorded.name, metric, value, simulated[metric] or value, width))
+    if requests.itl_max_s is not None and requests.itl_p50_s is not None:
+        done = ~np.isnan(requests.e2e_s)
+        gaps = _gap_metrics(requests.itl_max_s[done], requests.itl_p50_s[done])
+        played = Measured(log)
+        longest_s, median_s = token_gaps(played)
+        of_replay = _gap_metrics(longest_s[played.completed], median_s[played.completed])
+        for metric, value in gaps.items():
+            found.append(FitError(recorded.name, metric, value, of_replay.get(metric, value), GAP_WIDTHS[metric]))
     return found
+
+
+def _gap_metrics(longest_s: Floats, median_s: Floats) -> dict[str, float]:
+    """GAP_WIDTHS' metrics over the requests with more than one token; {} if there is none."""
+    several = longest_s > 0.0
+    if not several.any():
+        return {}
+    middle, high = np.quantile(longest_s[several], (0.5, 0.9)).tolist()
+    values = (float(np.median(median_s[several])), middle, high)
+    return dict(zip(GAP_WIDTHS, values, strict=True))
 
 
 def rms_error(errors: Sequence[FitError]) -> float | None:

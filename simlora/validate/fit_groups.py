@@ -1,8 +1,10 @@
 """What fitting to recorded runs may change: groups of parameters that move together, each by one factor.
 
 Engine terms always may. Kernel terms stay as measured; where a calibration only assumes them (roofline, scaled from
-another GPU), their efficiencies may move, too. Every group has a prior: its factor is 1 within `width` (standard
-deviation of the logarithm), so that few runs change only what they show.
+another GPU), their efficiencies may move, too. Single measurements (steady decode, lone prefills, loads) tell more
+apart than whole runs do: with them, parameters of a group also have factors of their own, and each measured parameter
+of a kernel may move within the error that its term was measured with. Every group has a prior: its factor is 1 within
+`width` (standard deviation of the logarithm), so that few runs change only what they show.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ Parameter = tuple[str, str, int]
 
 KERNEL_TERMS = ("operators", "attention", "lora_kernels", "collectives")
 ASSUMED_BASES = ("assumed", "scaled", "roofline")
+RATES, TIMES = ("_bytes_per_s", "_flops"), ("_s", "_tokens")
+"""How the names of rates and of times end; a request's overhead in attention is counted in tokens."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,34 @@ GROWTH = Group("front end: growth with the requests running", 0.7, _times("front
 ENGINE_GROUPS = (PREPARE, GRAPH, PIECEWISE, EAGER, FRONT, GROWTH)
 LORA_GROUPS = (METADATA, LOAD, DISK)
 
+SINGLE_GROUPS = (
+    Group("host: preparing each request", 0.3, _times("host", "prepare_request_s")),
+    Group("host: preparing a changed batch", 0.3, _times("host", "change_s")),
+    Group("host: end of a step", 0.3, _times("host", "tail_s")),
+)
+SINGLE_LORA_GROUPS = (
+    Group("host: launching one by one, LoRA unused", 0.3, _times("host", "eager_lora_unused_layer_s")),
+    Group("host: launching one by one, LoRA in use", 0.3, _times("host", "eager_lora_layer_s")),
+)
+SINGLE_LOAD_GROUPS = (
+    Group("loads: into slots of a higher rank", 0.3, _times("copies", "mismatch_module_s")),
+    Group("loads: rate of the disk", 0.5, (("copies", "disk_bytes_per_s", -1),)),
+)
+"""What single measurements tell apart beyond the groups above."""
+
+TYPICAL = {
+    "host": {
+        "prepare_s": 1.5e-3, "prepare_request_s": 40e-6, "change_s": 0.8e-3, "metadata_s": 3e-3, "launch_s": 1.5e-3,
+        "piecewise_layer_s": 2.5e-4, "eager_layer_s": 7.5e-4, "eager_lora_unused_layer_s": 4e-4,
+        "eager_lora_layer_s": 1.6e-3, "tail_s": 1e-3,
+    },
+    "copies": {
+        "module_s": 70e-6, "mismatch_module_s": 10e-6, "disk_module_s": 200e-6, "disk_bytes_per_s": 1e9,
+    },
+    "front_end": {"in_s": 1.3e-3, "out_s": 0.7e-3, "out_request_s": 60e-6, "http_s": 2e-3},
+}  # fmt: skip
+"""Round values of vLLM's engine terms on a server CPU: what a fit begins at that must owe nothing to an earlier one."""
+
 MEMORY = Group(
     "kernels: memory rate",
     0.1,
@@ -80,13 +112,16 @@ LORA_KERNELS = Group(
     ),
 )
 COMPUTE = Group("kernels: compute rate", 0.1, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
+KERNEL_ERROR = 0.05
+"""Width for a measured kernel term that states no error of its own."""
 COLLECTIVES = Group("collectives", 0.5, (("collectives", "latency_s", 1), ("collectives", "link_fraction", -1)))
 
 
 def groups_of(base: Calibration, runs: Sequence[RecordedRun]) -> tuple[Group, ...]:
     """The groups that these runs can tell anything about."""
     groups = list(ENGINE_GROUPS)
-    if any(run.run.engine.get("enable_lora") for run in runs):
+    lora = any(run.run.engine.get("enable_lora") for run in runs)
+    if lora:
         groups += LORA_GROUPS
         if base.terms.lora_kernels.basis in ASSUMED_BASES:
             groups.append(LORA_KERNELS)
@@ -95,7 +130,28 @@ def groups_of(base: Calibration, runs: Sequence[RecordedRun]) -> tuple[Group, ..
         groups += (MEMORY, COMPUTE)
     if terms.collectives.basis in ASSUMED_BASES and any(_tp(run) > 1 for run in runs):
         groups.append(COLLECTIVES)
+    if any(run.decodes or run.prefills for run in runs):
+        groups += SINGLE_GROUPS
+        groups += SINGLE_LORA_GROUPS if lora else ()
+        groups += _measured_kernels(base, ("operators", "attention", *(("lora_kernels",) if lora else ())))
+    if any(run.loads for run in runs):
+        groups += SINGLE_LOAD_GROUPS
     return tuple(groups)
+
+
+def _measured_kernels(base: Calibration, terms: Sequence[str]) -> list[Group]:
+    """A group for each time and rate of the terms that were measured, as wide as their error on held-out samples."""
+    groups = []
+    for name in terms:
+        term: Term = getattr(base.terms, name)
+        if term.basis in ASSUMED_BASES:
+            continue
+        width = term.held_out_error or term.fit_error or KERNEL_ERROR
+        for parameter, value in getattr(base.terms, name).parameters:
+            if value and parameter.endswith(RATES + TIMES):
+                power = -1 if parameter.endswith(RATES) else 1
+                groups.append(Group(f"kernels: {name}, {parameter}", width, ((name, parameter, power),)))
+    return groups
 
 
 def _tp(run: RecordedRun) -> int:
@@ -104,13 +160,15 @@ def _tp(run: RecordedRun) -> int:
 
 def apply(base: Calibration, groups: Sequence[Group], logs: Sequence[float]) -> Calibration:
     """The calibration with every group multiplied by the exponential of its entry in `logs`."""
-    changes: dict[str, dict[str, float]] = {}
+    totals: dict[tuple[str, str], float] = {}
     for group, log in zip(groups, logs, strict=True):
         for term, name, power in group.parameters:
-            old = getattr(getattr(base.terms, term).parameters, name)
-            if old is None:  # a rate that the calibration does not have
-                continue
-            new = old * math.exp(power * log)
+            totals[term, name] = totals.get((term, name), 0.0) + power * log
+    changes: dict[str, dict[str, float]] = {}
+    for (term, name), log in totals.items():
+        old = getattr(getattr(base.terms, term).parameters, name)
+        if old is not None:  # a rate that the calibration does not have
+            new = float(f"{old * math.exp(log):.6g}")
             changes.setdefault(term, {})[name] = min(new, 1.0) if name == "link_fraction" else new
     return with_parameters(base, changes)
 

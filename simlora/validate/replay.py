@@ -170,7 +170,10 @@ class Replay:
 
     def metrics(self, step_scale: float = 1.0) -> dict[str, float | None]:
         """The simulated metrics, by the function that computes the measured ones."""
-        log = self.simulate(step_scale)
+        return self.metrics_of(self.simulate(step_scale))
+
+    def metrics_of(self, log: SimulationLog) -> dict[str, float | None]:
+        """The metrics of one of its simulations."""
         measured, requests = Measured(log), log.requests
         return metrics_from_requests(
             requests.arrival_s,

@@ -16,8 +16,9 @@ from simlora.runs.recorded import RecordedRun, read_recorded_run
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
-from simlora.validate.fit import fit_from_runs, write_calibration
+from simlora.validate.fit import fit_from_runs
 from simlora.validate.fit_errors import LARGEST, FitError
+from simlora.validate.fit_file import fit_start, ranges_of, write_calibration
 from simlora.validate.fit_groups import (
     EAGER,
     LORA_KERNELS,
@@ -28,8 +29,6 @@ from simlora.validate.fit_groups import (
     with_parameters,
     with_terms,
 )
-from simlora.validate.fit_ranges import ranges_of
-from simlora.validate.fit_start import fit_start
 
 SMALL: dict[str, Any] = {
     "name": "own",
