@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from kernel_peers import DEVICE, DTYPE, LAYERS, SETS, LayerStacks, Step, Weights, make_weights, ours
+from kernel_peers import DEVICE, DTYPE, LAYERS, SETS, LayerStacks, Step, make_weights, ours
 from simlora.kernels import (
     GroupShape,
     GroupWeights,
@@ -68,7 +68,7 @@ def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> d
     """What the main table leaves out: reuse within a segment, paged weights, dependent launch, segment building."""
     found: dict[str, Any] = {"reuse": [], "layout": [], "segments": []}
     slots, max_rank, ranks, _ = SETS[2]
-    weights: Weights | None = make_weights(slots, max_rank, ranks, False, layers)
+    weights = make_weights(slots, max_rank, ranks, False, layers)
     for tokens, distinct in ((32, 1), (128, 1), (128, 128), (256, 1), (256, 128)):
         step = Step(token_mapping(tokens, distinct), slots, ranks, max_rank)
         found["reuse"].append(
@@ -79,7 +79,7 @@ def details(clock: Callable[..., float] = graph_time, layers: int = LAYERS) -> d
                 "bgmv_s": clock(per_token(step, weights.ours, bgmv, 1), patience_s=0.25),
             }
         )
-    weights = None
+    del weights
     torch.cuda.empty_cache()
     slots, max_rank, ranks, _ = SETS[1]
     weights = make_weights(slots, max_rank, ranks, False, layers)

@@ -174,7 +174,7 @@ def sglang(step: Step, weights: Weights) -> Callable[[], None]:
             ends.append(start + min(first + chunk, count))
             ids.append(adapter)
         start += count
-    whole = {"dtype": torch.int32, "device": DEVICE}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": DEVICE}
     info = batch_info(
         use_cuda_graph=False,
         bs=step.tokens,

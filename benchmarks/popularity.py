@@ -70,7 +70,8 @@ def adapters_of(popularity: str, requests: int, seed: int = 0) -> np.ndarray[Any
 
 def _zipf(requests: int) -> list[int]:
     """Group sizes that grow by ZIPF, the smallest 1, the largest cut to the sum."""
-    counts, size = [], 1.0
+    counts: list[int] = []
+    size = 1.0
     while (left := requests - sum(counts)) > 0:
         counts.append(min(int(size), left))
         size *= ZIPF

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import simpy
@@ -61,7 +61,7 @@ def best(measure: Callable[[], float], repeat: int) -> float:
 
 
 def timeouts_per_s() -> float:
-    def ticks(env: simpy.Environment) -> Iterator[Any]:
+    def ticks(env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         for _ in range(TIMEOUTS):
             yield env.timeout(1.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -120,10 +121,11 @@ def _vllm_flash(version: int) -> AttentionKernel | None:
             places[key] = _pages(batch, tokens, context, q.device)
         ends, used, table = places[key]
         pages = [cache.view(-1, PAGE_TOKENS, *cache.shape[2:]) for cache in (k, v)]
-        return flash_attn_varlen_func(
+        out: torch.Tensor = flash_attn_varlen_func(
             q.flatten(0, 1), *pages, max_seqlen_q=tokens, cu_seqlens_q=ends, max_seqlen_k=context, seqused_k=used,
             block_table=table, causal=True, fa_version=version,
         )  # fmt: skip
+        return out
 
     return AttentionKernel(f"vllm-flash-attn-{version}", attend, attend)
 
@@ -132,7 +134,7 @@ def _pages(
     batch: int, tokens: int, context: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(ends of the queries, tokens in each cache, pages of each request in order)."""
-    whole = {"dtype": torch.int32, "device": device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": device}
     each = context // PAGE_TOKENS
     ends = torch.arange(batch + 1, **whole) * tokens
     return ends, torch.full((batch,), context, **whole), torch.arange(batch * each, **whole).view(batch, each)

@@ -109,7 +109,7 @@ def _together(run: Run) -> list[float]:
         run()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
 
     once()
     return repeat(once, float("inf"))

@@ -32,12 +32,12 @@ def catalogue_gpu(facts: Row) -> GpuSpec | None:
 
 
 def _gigabytes(facts: Row) -> int:
-    return round(facts["memory_bytes"] / 2**30)
+    return round(float(facts["memory_bytes"]) / 2**30)
 
 
 def _same(spec: GpuSpec, facts: Row) -> bool:
     near = abs(spec.memory_bytes / facts["memory_bytes"] - 1.0) < MEMORY_TOLERANCE
-    return spec.sm_count == facts["sm_count"] and near
+    return near and bool(spec.sm_count == facts["sm_count"])
 
 
 def measured_gpu(facts: Row, rows: Sequence[Row]) -> tuple[GpuSpec, str]:

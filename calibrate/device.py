@@ -79,7 +79,7 @@ def _obstacle() -> str:
 
     if not torch.cuda.is_available():
         return "torch finds no CUDA GPU"
-    capability = tuple(torch.cuda.get_device_capability(0))
+    capability = torch.cuda.get_device_capability(0)
     if capability < OLDEST_CAPABILITY:
         return f"{torch.cuda.get_device_name(0)} has compute capability {capability[0]}.{capability[1]}"
     return ""
@@ -92,7 +92,7 @@ def gpu_facts(argv: Sequence[str] | None = None) -> Facts:
     properties = torch.cuda.get_device_properties(0)
     return Facts(
         gpu=torch.cuda.get_device_name(0),
-        capability=tuple(torch.cuda.get_device_capability(0)),
+        capability=torch.cuda.get_device_capability(0),
         gpus=torch.cuda.device_count(),
         sm_count=int(properties.multi_processor_count),
         l2_bytes=int(properties.L2_cache_size),

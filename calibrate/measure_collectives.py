@@ -81,10 +81,10 @@ def _free_port() -> int:
 
 def _dry(bench: Bench, sizes: tuple[int, ...]) -> Rows:
     """One process on the CPU: the same code, no communication."""
-    store = dist.FileStore(str(bench.folder / "dry-store"), 1)
-    dist.init_process_group("gloo", rank=0, world_size=1, store=store, timeout=TIMEOUT)
+    store = (bench.folder / "dry-store").absolute()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1, timeout=TIMEOUT)
     try:
         yield from measure_sizes(1, sizes, "cpu", host_times)
     finally:
         dist.destroy_process_group()
-        (bench.folder / "dry-store").unlink(missing_ok=True)
+        store.unlink(missing_ok=True)

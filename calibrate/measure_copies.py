@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -112,7 +113,7 @@ def _compute_s(compute: Callable[[], None], side: torch.cuda.Stream, beside: Cal
     compute()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 def adapter_loads(bench: Bench, model: str, rank: int, slot_rank: int) -> Rows:
@@ -120,7 +121,14 @@ def adapter_loads(bench: Bench, model: str, rank: int, slot_rank: int) -> Rows:
     spec = model_named(model)
     slots = slot_buffers(bench, spec, slot_rank, SLOTS)
     size = sum(pair.a.numel() + pair.b.numel() for pair in slots) // SLOTS // slot_rank * rank * bench.dtype.itemsize
-    sizes = {"model": model, "tp": 1, "rank": rank, "slot_rank": slot_rank, "pairs": len(slots), "bytes": size}
+    sizes: dict[str, Any] = {
+        "model": model,
+        "tp": 1,
+        "rank": rank,
+        "slot_rank": slot_rank,
+        "pairs": len(slots),
+        "bytes": size,
+    }
     for memory in ("pinned", "pageable"):
         adapter = host_adapter(bench, spec, rank, pinned=memory == "pinned")
         run = _into_slot(slots, adapter)

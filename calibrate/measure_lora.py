@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from .bench import Bench, Row, Rows, measured
 from .grid import LoraSet
@@ -33,7 +34,7 @@ def lora_steps(bench: Bench, families: Iterable[str], chosen: LoraSet) -> Rows:
         bench.release()
 
 
-def _timed(bench: Bench, op: str, make: MakeStep, step: LoraStep, **sizes: object) -> Row:
+def _timed(bench: Bench, op: str, make: MakeStep, step: LoraStep, **sizes: Any) -> Row:
     try:
         run = make(step)
     except (RuntimeError, ValueError, TypeError) as failed:

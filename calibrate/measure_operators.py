@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ def dense_steps(bench: Bench, model: str, tp: int, tokens: tuple[int, ...]) -> R
     decoder = Decoder(bench, model_named(model), tp, max(tokens))
     for count in tokens:
         rows = count if count <= MOST_GRAPH_TOKENS else PREFILL_ROWS
-        sizes = {"model": model, "tp": tp, "layers": decoder.layers, "tokens": count, "rows": rows}
+        sizes: dict[str, Any] = {"model": model, "tp": tp, "layers": decoder.layers, "tokens": count, "rows": rows}
         run = _step(decoder, count, rows)
         yield measured("dense_step", bench.timer.graph, run, regime="graph", **sizes)
         if tp == 1 and (count > MOST_GRAPH_TOKENS or count in (tokens[0], 64)):

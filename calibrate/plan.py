@@ -67,12 +67,13 @@ def _operators(grid: Grid) -> Iterator[Item]:
 
 
 def _attention(grid: Grid) -> Iterator[Item]:
-    decode = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
-    prefill = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
+    decode: dict[str, Any] = {"requests": grid.decode_requests, "contexts": grid.decode_contexts}
+    prefill: dict[str, Any] = {"chunks": grid.prefill_chunks, "starts": grid.prefill_starts}
     decode_s = 1.0 + 0.15 * len(grid.decode_requests) * len(grid.decode_contexts)
     prefill_s = 1.0 + 0.5 * len(grid.prefill_chunks) * len(grid.prefill_starts)
     for order, (model, tp) in enumerate(grid.attention_heads):
-        path, priority, heads = f"attention/{model}/tp{tp}", 2 * min(order, 1), {"model": model, "tp": tp}
+        path, priority = f"attention/{model}/tp{tp}", 2 * min(order, 1)
+        heads: dict[str, Any] = {"model": model, "tp": tp}
         yield _item(grid, f"{path}/decode", "decode_attention", priority, decode_s, **heads, **decode)
         yield _item(grid, f"{path}/prefill", "prefill_attention", priority, prefill_s, **heads, **prefill)
 
@@ -82,8 +83,7 @@ def _lora(grid: Grid) -> Iterator[Item]:
         seconds = 3.0 + sum(0.5 + 2e-4 * point["tokens"] for point in chosen.points)
         for family in grid.lora_families if order < SETS_OF_ALL else MAIN_FAMILIES:
             path, priority = f"lora/{lora_set_name(chosen)}/{family}", LORA_FAMILIES[family] + int(order >= 2)
-            arguments = {"families": (family,), "chosen": chosen}
-            yield _item(grid, path, "lora_steps", priority, seconds, **arguments)
+            yield _item(grid, path, "lora_steps", priority, seconds, families=(family,), chosen=chosen)
 
 
 def lora_set_name(chosen: LoraSet) -> str:

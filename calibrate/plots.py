@@ -60,7 +60,7 @@ def _agreement(axis: Axes, fit: TermFit) -> None:
     ends = [min(p.measured_s for p in fit.points), max(p.measured_s for p in fit.points)]
     for factor, style in ((0.9, ":"), (1.0, "-"), (1.1, ":")):
         axis.plot(ends, [end * factor for end in ends], color="black", linewidth=0.8, linestyle=style)
-    held_out = "none held out" if fit.held_out_error is None else f"held out {fit.held_out_error:.1%}"
-    title = f"error {fit.fit_error:.1%}, {held_out}"
+    known = "none held out" if fit.held_out_error is None else f"held out {fit.held_out_error:.1%}"
+    title = f"error {fit.fit_error:.1%}, {known}"
     axis.set(xscale="log", yscale="log", xlabel="measured (s)", ylabel="fitted (s)", title=title)
     axis.legend(fontsize=7)

@@ -131,7 +131,7 @@ class CudaTimer:
         run()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
 
 
 def capture(run: Run) -> torch.cuda.CUDAGraph:

@@ -16,7 +16,7 @@ import math
 import multiprocessing
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +37,7 @@ from h100_samples import (
     saturated_samples,
 )
 from scipy.optimize import least_squares
+from simlora.calibrate.base import Engine
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import START_VLLM_0_8, scale_to_gpu
@@ -104,25 +105,6 @@ MIDDLE_S = 700.0
 STEP, ROUNDS = 0.15, 3
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Engine flags; satisfies simlora.latency.inputs.EngineSettings."""
-
-    enable_lora: bool
-    max_loras: int
-    max_lora_rank: int
-    max_cpu_loras: int
-    max_num_seqs: int = 2048
-    max_num_batched_tokens: int = 2048
-    kind: str = "vllm"
-    version: str = "0.8.5"
-    tensor_parallel_size: int = 1
-    enforce_eager: bool = False
-    specialize_active_lora: bool = False
-    fully_sharded_loras: bool = False
-    endpoint: str = "http"
-
-
 def start() -> Calibration:
     """The H200's calibration on this GPU, with the older engine's fixed values."""
     gpu = builtin_gpu(GPU)
@@ -148,7 +130,16 @@ def with_values(calibration: Calibration, values: dict[Key, float]) -> Calibrati
 def latency_of(calibration: Calibration, model: str, slots: int, rank: int, registered: int) -> StepLatency:
     spec, gpu = builtin_model(model), builtin_gpu(GPU)
     assert spec is not None and gpu is not None
-    return StepLatency(spec, gpu, Flags(slots > 0, max(slots, 1), rank or 16, max(registered, 1)), calibration)
+    engine = Engine(
+        version="0.8.5",
+        enable_lora=slots > 0,
+        max_loras=max(slots, 1),
+        max_lora_rank=rank or 16,
+        max_cpu_loras=max(registered, 1),
+        max_num_seqs=2048,
+        max_num_batched_tokens=2048,
+    )
+    return StepLatency(spec, gpu, engine, calibration)
 
 
 def seconds(timing: StepTiming) -> float:
@@ -262,9 +253,14 @@ class Fit:
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
-MODELS = {"hidden_size": (3584, 4096), "num_hidden_layers": (28, 32), "num_experts": (0, 0)}
-ONE_GPU = {"tensor_parallel_size": (1, 1)}
-RANGES: dict[str, dict[str, tuple[float, float]]] = {
+Ranges = dict[str, tuple[float, float]]
+MODELS: Ranges = {
+    "hidden_size": (3584, 4096),
+    "num_hidden_layers": (28, 32),
+    "num_experts": (0, 0),
+}
+ONE_GPU: Ranges = {"tensor_parallel_size": (1, 1)}
+RANGES: dict[str, Ranges] = {
     "operators": MODELS | ONE_GPU | {"tokens": (1, 2048), "requests": (1, 1000)},
     "attention": ONE_GPU | {"context_tokens": (0, 400_000)},
     "lora_kernels": MODELS
