@@ -30,24 +30,31 @@ KEYS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class Measured:
-    """A log with the per-request times derived from it; every part of a summary starts from this."""
+    """A log with the per-request times derived from it; every part of a summary starts from this.
+
+    Arrays have one entry per OFFERED request, in order of arrival: [num_requests].
+    """
 
     log: SimulationLog
 
     @cached_property
     def timelines(self) -> tuple[Timeline, ...]:
+        """One per replica, by index."""
         return tuple(Timeline(replica) for replica in self.log.replicas)
 
     @cached_property
     def completed(self) -> Bools:
+        """[num_requests]: got all of its tokens before the run ended."""
         return self._has_status(STATUS_COMPLETED)
 
     @cached_property
     def unfinished(self) -> Bools:
+        """[num_requests]: still in the system when the run ended (workload.end: cut)."""
         return self._has_status(STATUS_UNFINISHED)
 
     @cached_property
     def rejected(self) -> Bools:
+        """[num_requests]: refused by a router or a replica, or given up by the engine."""
         return self._has_status(STATUS_REJECTED)
 
     def _has_status(self, status: int) -> Bools:
@@ -55,34 +62,35 @@ class Measured:
 
     @cached_property
     def ttft_s(self) -> Floats:
-        """NaN without a first token."""
+        """[num_requests], arrival to first token at the client; NaN without one."""
         return self.log.requests.first_token_s - self.log.requests.arrival_s
 
     @cached_property
     def e2e_s(self) -> Floats:
-        """NaN unless completed."""
+        """[num_requests], arrival to last token at the client; NaN unless completed."""
         requests = self.log.requests
         return np.where(self.completed, requests.last_token_s - requests.arrival_s, np.nan)
 
     @cached_property
     def tpot_s(self) -> Floats:
-        """NaN unless completed with two tokens or more."""
+        """[num_requests], (E2E - TTFT) / (output tokens - 1); NaN unless completed with two tokens or more."""
         later = self.log.requests.output_tokens - 1
         defined = self.completed & (later >= 1)
         return np.where(defined, (self.e2e_s - self.ttft_s) / np.maximum(later, 1), np.nan)
 
     @cached_property
     def queue_s(self) -> Floats:
-        """NaN before admission."""
+        """[num_requests], arrival to first admission; NaN before it."""
         return self.log.requests.admitted_s - self.log.requests.arrival_s
 
     @cached_property
     def in_statistics(self) -> Bools:
-        """Requests that arrived after the warm-up."""
+        """[num_requests]: arrived after the warm-up. Percentiles leave the others out, costs do not."""
         return self.log.requests.arrival_s >= self.warmup_s
 
     @cached_property
     def warmup_s(self) -> float:
+        """The scenario's workload.warmup_s."""
         return float(getattr(self.log.scenario.workload, "warmup_s", 0.0) or 0.0)
 
     @cached_property
@@ -164,7 +172,8 @@ def ttft_by_tier(measured: Measured) -> dict[str, dict[str, Any]]:
 
 
 def met_slo(measured: Measured) -> Bools:
-    """Per OFFERED request: completed, TTFT within slo.ttft_s and, with two tokens or more, TPOT within slo.tpot_s.
+    """[num_requests], offered ones: completed, TTFT within slo.ttft_s and, with two tokens or more, TPOT within
+    slo.tpot_s.
 
     An objective that the scenario does not set is met by every completed request.
     """

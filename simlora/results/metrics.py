@@ -86,7 +86,7 @@ def metrics_from_frame(requests: Any, cut_s: float | None = None) -> dict[str, f
 def finished(
     arrival_s: Floats, ttft_s: Floats, e2e_s: Floats, completed: npt.ArrayLike | None = None, cut_s: float | None = None
 ) -> Bools:
-    """Which requests count: both times are known, and the last token came out by cut_s."""
+    """[num_requests]: which requests count: both times are known, and the last token came out by cut_s."""
     done: Bools = ~np.isnan(e2e_s) & ~np.isnan(ttft_s)
     if completed is not None:
         done &= np.asarray(completed, dtype=np.bool_)
@@ -96,7 +96,8 @@ def finished(
 
 
 def span_s(arrival_s: Floats, e2e_s: Floats, done: Bools) -> float | None:
-    """From the first arrival of any request to the last token of a finished one; None when none finished."""
+    """Seconds from the first arrival of any request to the last token of a finished one; None when none finished.
+    Arrays are [num_requests], done as from `finished`."""
     if not done.any():
         return None
     return float((arrival_s + e2e_s)[done].max() - arrival_s.min())

@@ -27,7 +27,10 @@ _CHUNK_VALUES = 4_000_000
 
 @dataclass(frozen=True)
 class GapSegments:
-    """Arrays of one length: segment i holds values first_s + j * slope_s for j < steps, each `weight` times."""
+    """Arrays [num_segments]: segment i holds the values first_s + j * slope_s for 0 <= j < steps, each `weight` times.
+
+    steps >= 0; weight is a whole number >= 0. This is how gaps between tokens are kept without a record per token.
+    """
 
     first_s: Floats
     slope_s: Floats
@@ -36,6 +39,7 @@ class GapSegments:
 
     @property
     def last_s(self) -> Floats:
+        """[num_segments], the last value of each segment."""
         return self.first_s + self.slope_s * (self.steps - 1)
 
     @property
@@ -44,7 +48,7 @@ class GapSegments:
         return float(np.sum(self.weight * self.steps))  # whole numbers: exact in any order
 
     def select(self, chosen: Bools | slice) -> GapSegments:
-        """The chosen segments."""
+        """The chosen segments; chosen: a mask [num_segments], or a slice."""
         return GapSegments(self.first_s[chosen], self.slope_s[chosen], self.steps[chosen], self.weight[chosen])
 
     def nonempty(self) -> GapSegments:
@@ -88,9 +92,9 @@ def segment_max(segments: GapSegments) -> float:
 
 
 def segment_quantiles(segments: GapSegments, probabilities: Sequence[float]) -> Floats:
-    """np.quantile(all values, probabilities), to the last bit; NaN when there is no value.
+    """[len(probabilities)]: np.quantile(all values, probabilities), to the last bit; NaN when there is no value.
 
-    Needs steps >= 0 and whole weights >= 0. Costs O(segments) plus the values that share a bin with a wanted rank.
+    Costs O(segments) plus the values that share a bin with a wanted rank.
     """
     segments = segments.nonempty()
     wanted = np.asarray(probabilities, dtype=np.float64)
@@ -104,13 +108,17 @@ def segment_quantiles(segments: GapSegments, probabilities: Sequence[float]) -> 
 
 
 def interpolate(low: Floats, high: Floats, fraction: Floats) -> Floats:
-    """Between two order statistics, rounded as numpy rounds it (from the nearer end)."""
+    """Elementwise between two order statistics, rounded as numpy rounds it (from the nearer end)."""
     difference = high - low
     return np.where(fraction >= 0.5, high - difference * (1 - fraction), low + difference * fraction)
 
 
 def group_quantiles(groups: Ints, values: Floats, num_groups: int, probabilities: Sequence[float]) -> list[Floats]:
-    """For each probability, the quantile of `values` in each group 0 .. num_groups - 1; NaN where a group is empty."""
+    """For each probability, an array [num_groups] of that quantile of `values` in each group; NaN where a group is
+    empty.
+
+    groups, values: [num_values]; group ids are 0 .. num_groups - 1.
+    """
     order = np.lexsort((values, groups))
     ordered = np.append(values[order], np.nan)
     counts = np.bincount(groups, minlength=num_groups)

@@ -144,7 +144,10 @@ def active_adapters(measured: Measured) -> dict[str, Any]:
 
 
 def busy_intervals(adapter: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
-    """Union of the intervals of each adapter: (begins, ends) of the periods in which it has a request."""
+    """Union of the intervals of each adapter: (begins, ends) of the periods in which it has a request.
+
+    adapter, begin_s, end_s: [num_intervals], in any order. The result is ordered by adapter, then by time.
+    """
     order = np.lexsort((begin_s, adapter))
     adapter, begin_s, end_s = adapter[order], begin_s[order], end_s[order]
     if not len(adapter):

@@ -63,7 +63,7 @@ def tenant_rows(measured: Measured) -> list[Tenant]:
 
 
 def service_shares(measured: Measured) -> Floats:
-    """Per tenant, in order of adapter: the share of its requests' time in the system in which they were served.
+    """[num_tenants], by adapter: the share of its requests' time in the system in which they were served (0 to 1).
 
     Served: from admission on, less the request's own load where that comes after it; gaps that span a preemption count
     as served. Unfinished requests count until the end of the simulation. A tenant whose requests were all rejected has

@@ -31,26 +31,30 @@ _CONTIGUOUS_S = 1e-9
 
 @dataclass(frozen=True)
 class Timeline:
-    """Boundaries and parts of all runs of one replica, in order of time."""
+    """Boundaries and parts of all runs of one replica, in order of time. Arrays are [num_runs], times seconds."""
 
     replica: ReplicaLog
 
     @cached_property
     def start_s(self) -> Floats:
+        """[num_runs], B_0 of sim/log.py: when the run's plan was formed."""
         return self.replica.runs["start_s"]
 
     @cached_property
     def first_boundary_s(self) -> Floats:
+        """[num_runs], B_1. Start to B_1 is a run's head, the rest its tail."""
         return self.start_s + self.replica.runs["first_gap_s"]
 
     @cached_property
     def end_s(self) -> Floats:
+        """[num_runs], B_k: where the next run starts, unless the replica is idle."""
         runs = self.replica.runs
         later = runs["steps"] - 1
         return self.first_boundary_s + runs["gap_s"] * later + runs["slope_s"] * (later * (later - 1) / 2)
 
     @cached_property
     def duration_s(self) -> Floats:
+        """[num_runs], of head and tail together."""
         return self.end_s - self.start_s
 
     @cached_property
@@ -69,7 +73,7 @@ class Timeline:
 
     @cached_property
     def parts(self) -> dict[str, tuple[Floats, Floats]]:
-        """Part -> seconds in the (head, tail) of each run; the parts of an interval sum to its length."""
+        """Part -> seconds in the (head, tail) of each run, [num_runs] each; an interval's parts sum to its length."""
         runs = self.replica.runs
         own = {
             "decode_base": runs["base_s"] + runs["attention_s"],
@@ -88,25 +92,27 @@ class Timeline:
 
     @cached_property
     def load_s(self) -> Floats:
-        """Seconds that adapter loads added to each run."""
+        """[num_runs], seconds that adapter loads added."""
         head, tail = self.parts["load"]
         return head + tail
 
     @cached_property
     def points_s(self) -> Floats:
-        """Start, first boundary and end of every run: where the integrals below are known."""
+        """[3 num_runs]: start, first boundary and end of every run, where the integrals below are known."""
         points = np.stack((self.start_s, self.first_boundary_s, self.end_s), axis=1).ravel()
         return np.maximum.accumulate(points)
 
     def integral(self, head: Floats, tail: Floats, at_s: Floats) -> Floats:
-        """Integral, from the beginning to each at_s, of a function that sums to `head` and `tail` within each run."""
+        """[len(at_s)]: integral, from the beginning to each at_s, of a function that sums to head and tail ([num_runs])
+        within each run."""
         if not len(self.start_s):
             return np.zeros_like(at_s)
         total = np.cumsum(np.stack((np.zeros_like(head), head, tail), axis=1).ravel())
         return np.interp(at_s, self.points_s, total)
 
     def spent(self, part: str, from_s: Floats, to_s: Floats) -> Floats:
-        """Seconds of each interval from_s .. to_s that went into the part."""
+        """Seconds of each interval from_s .. to_s (arrays of one length) that went into the part. Raises KeyError for a
+        part that is none of PARTS."""
         head, tail = self.parts[part]
         return self.integral(head, tail, to_s) - self.integral(head, tail, from_s)
 

@@ -24,7 +24,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def token_gaps(measured: Measured) -> tuple[Floats, Floats]:
-    """(largest, median) gap of each request in seconds; NaN unless completed with two tokens or more."""
+    """(largest, median) gap between tokens, [num_requests] each, in seconds; NaN unless completed with two tokens or
+    more."""
     requests = measured.log.requests
     largest, median = np.full(len(requests.status), np.nan), np.full(len(requests.status), np.nan)
     counted = measured.completed & (requests.output_tokens > 1) & (requests.first_run >= 0) & (requests.last_run >= 0)

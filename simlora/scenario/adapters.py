@@ -143,7 +143,11 @@ def largest_remainder(shares: dict[int, float], total: int) -> dict[int, int]:
 
 
 def check_sum(key: str, shares: list[float]) -> None:
-    """Shares must sum to 1 within SHARE_TOLERANCE."""
+    """Shares must sum to 1 within SHARE_TOLERANCE.
+
+    Raises:
+        WrongValueError: they do not.
+    """
     total = math.fsum(shares)
     if not abs(total - 1) <= SHARE_TOLERANCE:
         raise WrongValueError(key, shares, f"shares must sum to 1, not {total:.6g}")

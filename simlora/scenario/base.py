@@ -64,7 +64,8 @@ def unknown_name(name: str, spellings: list[str], known: list[str]) -> str:
 
 
 def kinds(*names: str) -> BeforeValidator:
-    """Refuses anything but a mapping whose `kind` is one of the names; stands beside a union's discriminator."""
+    """A validator that refuses (WrongValueError) anything but a mapping whose `kind` is one of the names; stands beside
+    a union's discriminator."""
 
     def check(data: Any) -> Any:
         if isinstance(data, dict) and data.get("kind") is None:

@@ -38,6 +38,7 @@ class ScrapingConfig(RouterConfig):
 
     @property
     def view_age_s(self) -> tuple[float, float]:
+        """See RouterConfig.view_age_s."""
         return self.scrape_s, self.delay_s
 
 

@@ -43,6 +43,7 @@ class GpuSpec:
 
     @property
     def memory_gib(self) -> float:
+        """Device memory in GiB (2**30 bytes)."""
         return self.memory_bytes / 2**30
 
 

@@ -56,6 +56,7 @@ class ModelSpec:
 
     @property
     def is_moe(self) -> bool:
+        """Whether tokens are routed to experts."""
         return self.num_experts > 0
 
     @property

@@ -82,7 +82,8 @@ def by_permutation(counts: Mapping[int, int], generator: np.random.Generator) ->
 def by_popularity(
     counts: Mapping[int, int], probability: npt.NDArray[np.float64], order: Literal["largest-first", "smallest-first"]
 ) -> Ints:
-    """Ranks such that the most popular adapters have the largest, or smallest; equally popular ones by their id."""
+    """[num_adapters]: ranks such that the most popular adapters have the largest, or smallest; equally popular ones by
+    their id. probability: [num_adapters]; counts: rank -> adapters, summing to num_adapters."""
     ranks = _sorted(counts)
     result = np.empty_like(ranks)
     result[np.argsort(-probability, kind="stable")] = ranks[::-1] if order == "largest-first" else ranks
@@ -95,12 +96,12 @@ def _sorted(counts: Mapping[int, int]) -> Ints:
 
 
 def uniform(count: int) -> Floats:
-    """1 / count each."""
+    """[count], 1 / count each."""
     return np.full(count, 1.0 / count)
 
 
 def zipf(count: int, alpha: float) -> Floats:
-    """Share of the k-th adapter proportional to k^-alpha; alpha 0 is uniform."""
+    """[count], summing to 1: the share of the k-th adapter is proportional to k^-alpha; alpha 0 is uniform."""
     weights: Floats = np.arange(1, count + 1, dtype=np.float64) ** -alpha
     weights /= weights.sum()
     return weights
@@ -116,7 +117,7 @@ def power(count: int, alpha: float) -> Floats:
 
 
 def explicit(rates_rps: Sequence[float]) -> Floats:
-    """Shares in proportion to stated rates."""
+    """[len(rates_rps)], summing to 1: shares in proportion to stated rates."""
     rates: Floats = np.array(rates_rps, dtype=np.float64)
     rates /= rates.sum()
     return rates
@@ -131,9 +132,10 @@ def classes(counts: Sequence[int], shares: Sequence[float]) -> Floats:
 def sample(
     base: np.random.Generator, adapters: np.random.Generator, probability: Floats, size: int
 ) -> npt.NDArray[np.int32]:
-    """Adapter id (0 = base model) of each of `size` requests, drawn independently.
+    """[size]: adapter id (0 = base model) of each request, drawn independently.
 
-    Base or not is drawn from a stream of its own: another base fraction does not change which adapter the others use.
+    probability: [num_adapters + 1], of the base model first. Base or not is drawn from a stream of its own: another
+    base fraction does not change which adapter the others use.
     """
     is_base = base.random(size) < probability[0]
     bounds = np.cumsum(probability[1:])

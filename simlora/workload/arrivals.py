@@ -34,7 +34,11 @@ _FIRST_DRAW, _LARGEST_DRAW = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class Window:
-    """Where arrivals stop: before `duration_s`, after `num_requests`, or at whichever comes first if both are given."""
+    """Where arrivals stop: before `duration_s`, after `num_requests`, or at whichever comes first if both are given.
+
+    Raises:
+        ValueError: neither is given.
+    """
 
     duration_s: float | None = None
     num_requests: int | None = None
@@ -49,16 +53,17 @@ class Window:
         return late or (self.num_requests is not None and count >= self.num_requests)
 
     def cut(self, times_s: Floats) -> Floats:
-        """The times of a sorted array that lie within the window."""
+        """The times that lie within the window, of a non-decreasing array of seconds."""
         if self.duration_s is not None:
             times_s = times_s[: np.searchsorted(times_s, self.duration_s, side="left")]
         return times_s[: self.num_requests]
 
 
 def partial_sums(draw: Callable[[int], Floats], window: Window, to_time: Callable[[Floats], Floats]) -> Floats:
-    """Cumulative sums of gaps drawn in growing chunks and mapped to time, until the window is full.
+    """Cumulative sums of gaps drawn in growing chunks and mapped to seconds, until the window is full.
 
-    The sum runs sequentially over chunks, so a longer window only appends to a shorter one.
+    draw(n) gives n gaps >= 0; to_time is non-decreasing. The sum runs sequentially over chunks, so a longer window only
+    appends to a shorter one.
     """
     size, total, count, parts = _FIRST_DRAW, 0.0, 0, []
     while True:
@@ -74,7 +79,7 @@ def partial_sums(draw: Callable[[int], Floats], window: Window, to_time: Callabl
 
 
 def poisson(generator: np.random.Generator, rate_rps: float, window: Window) -> Floats:
-    """Poisson process: exponential gaps of mean 1 / rate_rps."""
+    """Seconds of a Poisson process's arrivals: exponential gaps of mean 1 / rate_rps (> 0)."""
     return partial_sums(generator.standard_exponential, window, lambda sums: sums / rate_rps)
 
 
@@ -99,7 +104,7 @@ def gamma(generator: np.random.Generator, rate_rps: float, cv: float, window: Wi
 
 
 def deterministic(rate_rps: float, window: Window) -> Floats:
-    """One arrival every 1 / rate_rps seconds, the first at 0."""
+    """Seconds of arrivals every 1 / rate_rps (> 0) seconds, the first at 0."""
     count = window.num_requests
     if window.duration_s is not None:
         # One more than fits: rounding of the product must not lose the last arrival, and cut() drops a surplus one.
@@ -157,7 +162,8 @@ def flash_crowd(
     hold_s: float,
     window: Window,
 ) -> Floats:
-    """Rate base_rps (> 0); from start_s it rises linearly to peak_rps in ramp_s, holds hold_s, falls back in ramp_s."""
+    """Seconds of arrivals at rate base_rps (> 0); from start_s it rises linearly to peak_rps in ramp_s, holds hold_s,
+    falls back in ramp_s."""
     knots_s = np.cumsum([0.0, start_s, ramp_s, hold_s, ramp_s])
     left_rps = np.array([base_rps, base_rps, peak_rps, peak_rps, base_rps])
     right_rps = np.array([base_rps, peak_rps, peak_rps, base_rps])
@@ -223,7 +229,11 @@ class _StatePath:
 
 
 def arrival_times(scenario: Scenario) -> Floats:
-    """Arrival times of the scenario's process, from the stream "arrivals". At least one, or ConfigError."""
+    """Non-decreasing seconds of the arrivals of the scenario's process, from the stream "arrivals"; at least one.
+
+    Raises:
+        ConfigError: none falls into the window.
+    """
     workload = scenario.workload
     window = Window(workload.duration_s, workload.num_requests)
     times_s = _process(scenario, window)

@@ -36,7 +36,8 @@ class RequestTable:
 
 
 def group_ids(group: Ints, shared_tokens: Ints, block_tokens: int) -> tuple[tuple[int, ...], ...]:
-    """Ids of the whole blocks within each request's first shared_tokens, which all of its group have in common."""
+    """Per request, ids of the whole blocks within its first shared_tokens, which all of its group have in common.
+    group, shared_tokens: [num_requests]."""
     known: dict[tuple[int, int], tuple[int, ...]] = {}
     rows = []
     for key in zip(group.tolist(), (shared_tokens // block_tokens).tolist(), strict=True):
@@ -63,7 +64,10 @@ def share_ids(
 def fit_context(
     prompt_tokens: Ints, output_tokens: Ints, max_model_len: int
 ) -> tuple[npt.NDArray[np.bool_], Ints, tuple[str, ...]]:
-    """(rows to keep, outputs after clipping, notes) so that prompt + output <= max_model_len in every kept row."""
+    """(rows to keep, outputs after clipping, notes) so that prompt + output <= max_model_len in every kept row.
+
+    All arrays are [num_requests]: rows that are not kept have an entry, too.
+    """
     room = max_model_len - prompt_tokens.astype(np.int64)
     keep = room >= 1
     clipped = keep & (output_tokens > room)

@@ -61,7 +61,11 @@ def _with_prefix(table: RequestTable, scenario: Scenario) -> RequestTable:
 
 
 def fitted(table: RequestTable, max_model_len: int, source: str) -> RequestTable:
-    """The table without prompts that do not fit, and with outputs that end at the context length; see clipping."""
+    """The table without prompts that do not fit, and with outputs that end at the context length; see fit_context.
+
+    Raises:
+        ConfigError: no prompt fits.
+    """
     keep, output_tokens, notes = fit_context(table.prompt_tokens, table.output_tokens, max_model_len)
     if not keep.any():
         allowed = f"above the shortest prompt, {table.prompt_tokens.min()} tokens: no request fits"
@@ -82,7 +86,8 @@ def _take(table: RequestTable, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) 
 
 
 def token_counts(scenario: Scenario, key: str, size: int) -> Ints:
-    """Lengths of `size` requests; `key` is "prompt_tokens" or "output_tokens" and names the stream, too."""
+    """[size], at least 1: lengths of that many requests; `key` is "prompt_tokens" or "output_tokens" and names the
+    stream, too."""
     kind: Lengths | None = getattr(scenario.workload, key)
     stream = rng(scenario.seed, key)
     if isinstance(kind, LognormalLengths):
@@ -118,15 +123,15 @@ def lognormal(
 
 
 def uniform(generator: np.random.Generator, size: int, minimum: int, maximum: int) -> Ints:
-    """Integers from minimum to maximum, both included."""
+    """[size], whole numbers from minimum to maximum, both included."""
     return generator.integers(minimum, maximum, size, dtype=np.int32, endpoint=True)
 
 
 def fixed(size: int, tokens: int) -> Ints:
-    """The same length for all."""
+    """[size], the same length for all."""
     return np.full(size, tokens, dtype=np.int32)
 
 
 def empirical(generator: np.random.Generator, size: int, observed: Ints) -> Ints:
-    """Observed lengths, resampled with replacement."""
+    """[size], observed lengths, resampled with replacement."""
     return observed[generator.integers(0, len(observed), size)]

@@ -111,7 +111,11 @@ class CsvTable:
         return ConfigError(f"{self.source}:{line}", self.header[column], brief(value), allowed)
 
     def find(self, *names: str) -> int | None:
-        """Index of the column that bears one of these names, None if there is none."""
+        """Index of the column that bears one of these names, None if there is none.
+
+        Raises:
+            ConfigError: several columns do.
+        """
         wanted = [normalised(name) for name in names]
         found = [index for index, name in enumerate(self._names) if name in wanted]
         if len(found) > 1:
@@ -120,14 +124,14 @@ class CsvTable:
         return found[0] if found else None
 
     def require(self, *names: str) -> int:
-        """As find, but a missing column is an error; the first name is the one to ask for."""
+        """As find, but a missing column is an error (ConfigError); the first name is the one to ask for."""
         index = self.find(*names)
         if index is None:
             raise ConfigError(f"{self.source}:1", names[0], ",".join(self.header), "missing from the header")
         return index
 
     def numbers(self, column: int, allowed: str = "a number", blank: float | None = None) -> Floats:
-        """Finite numbers; an empty cell is `blank`, or an error."""
+        """[num_rows], finite numbers; an empty cell is `blank`, or an error (ConfigError, as for what is no number)."""
         values = self._numeric(column)
         if blank is not None:
             values = np.where(self._frame[column].isna(), blank, values)
@@ -135,17 +139,18 @@ class CsvTable:
         return values
 
     def times(self, column: int) -> Floats:
-        """Finite numbers >= 0."""
+        """[num_rows], finite numbers >= 0; anything else is a ConfigError."""
         values = self.numbers(column, "a time of at least 0")
         self._check(values >= 0.0, column, "a time of at least 0")
         return values
 
     def tokens(self, column: int, minimum: int) -> Ints:
-        """Token counts from minimum to the largest int32."""
+        """[num_rows], token counts from minimum to the largest int32; anything else is a ConfigError."""
         return self.integers(column, minimum, f"a whole number of tokens of at least {minimum}")
 
     def integers(self, column: int, minimum: int, allowed: str, blank: int | None = None) -> Ints:
-        """Whole numbers from minimum to the largest int32; an empty cell is `blank`, or an error."""
+        """[num_rows], whole numbers from minimum to the largest int32; an empty cell is `blank`, or an error
+        (ConfigError)."""
         values = self.numbers(column, allowed, blank)
         good = (values == np.floor(values)) & (values >= minimum) & (values <= MAX_TOKENS)
         self._check(good, column, allowed)

@@ -103,7 +103,7 @@ def interarrival_cv(arrival_s: npt.NDArray[np.float64]) -> float | None:
 
 
 def adapter_counts(labels: Labels) -> npt.NDArray[np.int64]:
-    """Requests per adapter label, base model left out."""
+    """[num_adapters seen], in order of label id: requests of each adapter, base model left out."""
     counts: npt.NDArray[np.int64] = np.bincount(labels.codes, minlength=len(labels.names))
     is_adapter = [name not in BASE_LABELS for name in labels.names]
     return np.compress(is_adapter, counts)
@@ -116,14 +116,16 @@ def top_fraction(counts: npt.NDArray[np.int64], top: int) -> float | None:
 
 
 def distinct_per_batch(probability: npt.NDArray[np.float64], batch_size: int) -> float:
-    """Expected distinct adapters in a batch of independent requests; `probability` leaves out the base model."""
+    """Expected distinct adapters in a batch of independent requests; probability: [num_adapters], the base model left
+    out."""
     return float(np.sum(1.0 - (1.0 - probability) ** batch_size))
 
 
 def prefix_reuse_fraction(
     prefix: HashIds, prompt_tokens: Ints, block_tokens: int, adapter: Ints | None = None
 ) -> float:
-    """Share of prompt tokens in leading blocks that an earlier request had, too: of the same adapter, if given."""
+    """Share (0 to 1) of prompt tokens in leading blocks that an earlier request had, too: of the same adapter, if
+    given. Arrays are [num_requests]."""
     caches: dict[int, set[int]] = defaultdict(set)
     keys = [0] * len(prefix) if adapter is None else adapter.tolist()
     reused = 0

@@ -27,7 +27,7 @@ def field(record: dict[str, Any], key: str, where: str) -> Any:
 
 
 def tokens(value: Any, key: str, where: str, minimum: int) -> int:
-    """A whole number from minimum to the largest int32."""
+    """A whole number from minimum to the largest int32. Raises ConfigError for anything else."""
     whole = is_number(value) and value == int(value)
     if not whole or not minimum <= value <= MAX_TOKENS:
         raise ConfigError(where, key, brief(value), f"a whole number of tokens of at least {minimum}")
@@ -35,14 +35,14 @@ def tokens(value: Any, key: str, where: str, minimum: int) -> int:
 
 
 def time(value: Any, key: str, where: str) -> float:
-    """A finite number >= 0."""
+    """A finite number >= 0, in the trace's own unit. Raises ConfigError for anything else."""
     if not is_number(value) or value < 0:
         raise ConfigError(where, key, brief(value), "a time of at least 0")
     return float(value)
 
 
 def label(value: Any, key: str, where: str) -> str:
-    """A name: text or a whole number; null is ""."""
+    """A name: text or a whole number; null is "". Raises ConfigError for anything else."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int):

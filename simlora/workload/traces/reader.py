@@ -127,7 +127,8 @@ def check_range(trace: TraceTable) -> None:
 
 
 def tick_s(arrival_s: Floats) -> float:
-    """Smallest gap between two distinct sorted stamps: the tick of a coarse clock; 0 if all are equal."""
+    """Smallest gap between two distinct stamps of a non-decreasing array: the tick of a coarse clock; 0 if all are
+    equal."""
     gaps_s = np.diff(arrival_s)
     gaps_s = gaps_s[gaps_s > 0.0]
     return float(gaps_s.min()) if len(gaps_s) else 0.0

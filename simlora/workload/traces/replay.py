@@ -150,7 +150,7 @@ def are_numbers(labels: Labels) -> bool:
 
 
 def label_ids(labels: Labels, names: tuple[str, ...] | None) -> npt.NDArray[np.int64]:
-    """Adapter id of each label; "" and "0" are the base model, -1 is a label that `names` lacks.
+    """[num_requests], adapter id of each label; "" and "0" are the base model, -1 is a label that `names` lacks.
 
     Without `names`, labels are ids if all of them are numbers, else they are numbered by first appearance.
     """

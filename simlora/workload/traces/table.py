@@ -58,6 +58,7 @@ class Labels:
     names: tuple[str, ...]
 
     def take(self, rows: npt.NDArray[np.intp]) -> Labels:
+        """The labels of these rows, in this order; rows: indices."""
         return Labels(self.codes[rows], self.names)
 
 
@@ -104,7 +105,7 @@ class TraceTable:
         return len(self.arrival_s)
 
     def take(self, rows: npt.NDArray[np.intp]) -> TraceTable:
-        """The trace with these of its rows, in this order."""
+        """The trace with these of its rows, in this order; rows: indices."""
         return replace(
             self,
             arrival_s=self.arrival_s[rows],
@@ -118,7 +119,7 @@ class TraceTable:
         )
 
     def drop(self, unwanted: npt.NDArray[np.bool_], reason: str) -> TraceTable:
-        """The trace without these rows, which are counted and located."""
+        """The trace without these rows (unwanted: a mask [num_rows]), which are counted and located under `reason`."""
         count = int(unwanted.sum())
         if not count:
             return self
@@ -141,7 +142,11 @@ def normalised(name: str) -> str:
 
 
 def csv_records(text: str, source: str) -> Iterator[tuple[list[str], int]]:
-    """(fields, line number) of each record that is not blank."""
+    """(fields, line number) of each record that is not blank.
+
+    Raises:
+        ConfigError: a record that is no CSV.
+    """
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         for fields in reader:
@@ -160,10 +165,12 @@ class TraceHead:
 
     @cached_property
     def first_line(self) -> str:
+        """Without blanks around it; empty for an empty file."""
         return self.text.lstrip().partition("\n")[0].strip()
 
     @cached_property
     def is_json(self) -> bool:
+        """Whether the file begins like a JSON object or list."""
         return self.first_line.startswith(("{", "["))
 
     @cached_property
