@@ -41,7 +41,7 @@ def built(kind: str, model: str, gpu: str, rank: int, engine: dict[str, Any]) ->
     return scenario, ledger
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(KINDS), st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(GPUS)), degrees, ranks)
 def test_parts_add_up_and_a_shortage_is_always_named(kind: str, model: str, gpu: str, tp: int, rank: int) -> None:
     rank = 64 if kind == "punica" else rank
@@ -62,7 +62,7 @@ def test_parts_add_up_and_a_shortage_is_always_named(kind: str, model: str, gpu:
         assert problem.key.startswith(("engine.", "adapters.")) and problem.message
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(KINDS), st.sampled_from(DENSE), st.integers(1, 64))
 def test_more_room_for_adapters_never_leaves_more_for_the_cache(kind: str, model: str, more: int) -> None:
     key = {

@@ -50,7 +50,7 @@ logs = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(played())
 def test_request_seconds_equal_the_engines_own_account(run: Played):
     spent = request_seconds(Measured(run.log))
@@ -63,7 +63,7 @@ def test_request_seconds_equal_the_engines_own_account(run: Played):
     assert sum(spent.values()) == pytest.approx(np.sum(np.maximum(ends - requests.arrival_s, 0)), abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(played())
 def test_every_gap_between_tokens_is_counted_once(run: Played):
     if run.log.requests.status.any():
@@ -73,7 +73,7 @@ def test_every_gap_between_tokens_is_counted_once(run: Played):
     np.testing.assert_allclose(np.sort(np.repeat(values, weights.astype(int))), gaps, atol=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(played())
 def test_gaps_of_each_request_are_those_between_its_tokens(run: Played):
     largest, median = token_gaps(Measured(run.log))
@@ -85,7 +85,7 @@ def test_gaps_of_each_request_are_those_between_its_tokens(run: Played):
             assert math.isnan(largest[index]) and math.isnan(median[index])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(logs)
 def test_summary_laws(log):
     summary = summarize(log)
@@ -122,13 +122,13 @@ def test_summary_laws(log):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(logs)
 def test_the_same_log_gives_the_same_bytes(log):
     assert to_json(summarize(log)) == to_json(summarize(log))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs)
 def test_tenants_add_up(log):
     rows = tenants(log)
@@ -139,7 +139,7 @@ def test_tenants_add_up(log):
     assert all(row.slowdown is None or row.slowdown >= 1 for row in rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs)
 def test_metrics_agree_with_the_summary(log):
     measured, summary = Measured(log), summarize(log)

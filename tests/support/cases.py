@@ -20,10 +20,9 @@ FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))
 
 
 def examples(count: int) -> settings:
-    """Reproducible, bounded and without a deadline. A factor above 1 also looks at other examples."""
+    """Reproducible and bounded. A factor above 1 also looks at other examples."""
     return settings(
         max_examples=max(1, int(count * FACTOR)),
-        deadline=None,
         derandomize=FACTOR <= 1,
         database=None,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),

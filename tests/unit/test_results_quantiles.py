@@ -41,7 +41,7 @@ def expanded(segments: GapSegments) -> np.ndarray:
     return np.repeat(values, weights.astype(np.int64))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(segment, max_size=30), st.sampled_from([5, 64, 4_000_000]))
 def test_equal_to_numpy_on_the_expanded_list(rows, chunk):
     segments = build(rows)
@@ -80,7 +80,7 @@ def test_join_and_single_values():
     assert np.isnan(segment_max(join([])))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=60))
 def test_group_quantiles_equal_numpy(rows):
     groups = np.array([row[0] for row in rows], dtype=np.int64)

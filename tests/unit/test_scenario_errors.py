@@ -148,7 +148,7 @@ def section(name: str) -> st.SearchStrategy[Any]:
         optional={name: section(name) for name in SECTIONS},
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_junk_raises_nothing_but_config_error(data: dict[str, Any]) -> None:
     try:
         scenario_from_dict(data)
@@ -157,7 +157,7 @@ def test_junk_raises_nothing_but_config_error(data: dict[str, Any]) -> None:
 
 
 @given(JUNK)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_junk_instead_of_a_mapping(data: Any) -> None:
     with pytest.raises(ConfigError):
         scenario_from_dict(data)

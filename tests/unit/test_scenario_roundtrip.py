@@ -82,7 +82,7 @@ GPU = st.sampled_from(
         },
     )
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_dump_and_load_give_the_same_scenario(data: dict[str, Any]) -> None:
     if "engine" not in data and "adapters" in data:
         data["engine"] = {"max_loras": 8, "max_lora_rank": 64}

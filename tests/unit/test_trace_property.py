@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlora.errors import ConfigError
@@ -71,7 +71,7 @@ def only_config_error(text: str, trace_format: str) -> None:
 
 
 every_format = pytest.mark.parametrize("trace_format", ["auto", *TRACE_FORMATS])
-thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=40)
 
 
 @every_format
