@@ -1,15 +1,10 @@
-"""Accuracy of the simulator against recorded runs, as Markdown.
+"""Accuracy of the simulator against recorded runs: two sections of reports/accuracy.md.
 
-    python studies/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out reports/accuracy.md]
-    python studies/accuracy.py --base FOLDER [--out reports/accuracy.md]
-    python studies/accuracy.py --agullo FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
-    python studies/accuracy.py --slora FILE.csv [--json OUT.json]
+    python studies/accuracy.py [--truth FOLDER] [--calibrations FOLDER] [--out FILE.md]
 
---truth: recorded runs (default: ../shared/truth). --calibrations: for each run without-RUN.json, a calibration that was
-fitted without that run; other runs use the shipped calibration, and the table says whether it has seen them.
---base: published base-model runs; that section of the report. --agullo: published runs of vLLM 0.8.5, a report of
-their own (default: reports/accuracy-h100.md); --rows keeps what was simulated, and a pass that was cut goes on there.
---slora: published runs of S-LoRA, a report of their own (default: reports/accuracy-slora.md).
+--truth: recorded runs (default: tests/recorded). --calibrations: for each run without-RUN.json, a calibration that was
+fitted without that run (`simlora calibrate --from-runs RUNS --held-out FOLDER`); other runs use the shipped one, and
+the table says whether it has seen them.
 """
 
 from __future__ import annotations
@@ -20,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import accuracy_agullo
-import accuracy_base
-import accuracy_slora
 import report_file
 
 from simlora.latency.store import choose_calibration, load_calibration
@@ -33,6 +25,7 @@ from simlora.validate.scenario_of_run import ReplayOptions, scenario_of_run
 from simlora.validate.table import KNIFE_EDGE, error_text
 
 ROOT = Path(__file__).resolve().parents[1]
+REPORT = ROOT / "reports" / "accuracy.md"
 
 CALM_TTFT_S = 0.5
 """Runs whose measured mean TTFT is below are held to the tighter targets."""
@@ -71,34 +64,13 @@ class Compared:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--truth", type=Path, default=ROOT.parent / "shared" / "truth")
+    parser.add_argument("--truth", type=Path, default=ROOT / "tests" / "recorded")
     parser.add_argument("--calibrations", type=Path, help="folder with without-RUN.json")
-    parser.add_argument("--out", type=Path, help="default: reports/accuracy.md, with --agullo reports/accuracy-h100.md")
-    parser.add_argument("--agullo", type=Path, help="published runs of vLLM 0.8.5 on a 64 GB H100: that report instead")
-    parser.add_argument("--rows", type=Path, help="with --agullo: simulated rows, read and added to")
-    parser.add_argument("--json", type=Path, help="with --agullo or --slora: write the scores there")
-    parser.add_argument("--calibration", help="with --agullo: another calibration than the nearest shipped one")
-    parser.add_argument("--base", type=Path, help="published base-model runs (LLMServingSim): that section alone")
-    parser.add_argument("--slora", type=Path, help="published runs of S-LoRA: that report instead")
+    parser.add_argument("--out", type=Path, default=REPORT)
     args = parser.parse_args()
-    if args.slora:
-        text = accuracy_slora.run(args.slora, args.json)
-        report_file.write(args.out or ROOT / "reports" / "accuracy-slora.md", text)
-        print(text)
-        return
-    out = args.out or ROOT / "reports" / ("accuracy-h100.md" if args.agullo else "accuracy.md")
-    if args.agullo:
-        text = accuracy_agullo.run(args.agullo, args.json, args.calibration, args.rows)
-        report_file.write(out, text)
-    else:
-        sections = base_section(args.base) if args.base else run_sections(args.truth, args.calibrations)
-        report_file.update(out, HEAD, sections)
-        text = "\n".join(part for section in sections.items() for part in section)
-    print(text)
-
-
-def base_section(data: Path) -> dict[str, str]:
-    return {accuracy_base.HEADING: accuracy_base.run(data)}
+    sections = run_sections(args.truth, args.calibrations)
+    report_file.update(args.out, HEAD, sections)
+    print("\n".join(part for section in sections.items() for part in section))
 
 
 def run_sections(truth: Path, calibrations: Path | None) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Accuracy on the published multi-LoRA runs of vLLM 0.8.5 on a 64 GB H100. Called by accuracy.py --agullo.
+"""Accuracy on the published multi-LoRA runs of vLLM 0.8.5 on a 64 GB H100: reports/accuracy-h100.md.
+
+    python studies/accuracy_agullo.py FILE.csv [--rows ROWS.jsonl] [--json OUT.json] [--calibration NAME_OR_PATH]
 
 SMAPE is full-scale: the mean of |s - m| / ((|s| + |m|) / 2), as a fraction. Rows that were used in fitting the
 calibration are named and left out.
@@ -6,6 +8,7 @@ calibration are named and left out.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import multiprocessing
@@ -25,6 +28,7 @@ from agullo_run import play
 
 from simlora.errors import ConfigError
 
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "accuracy-h100.md"
 CALM_TTFT_S = 1.0
 """Finished rows whose measured mean TTFT is below are scored by SMAPE, the others by a factor."""
 TIE = 0.02
@@ -185,7 +189,7 @@ def report(
     lines = [
         "# Accuracy against published runs of vLLM 0.8.5 on an H100 (64 GB)",
         "",
-        "Written by `python studies/accuracy.py --agullo FILE.csv`. Runs of an hour with many adapters "
+        "Written by `python studies/accuracy_agullo.py FILE.csv`. Runs of an hour with many adapters "
         "(FerranAgulloLopez/GPULLMAdapterOptimization, Apache-2.0), simulated with the calibration `nvidia-h100`: "
         "its operators, attention, LoRA and host terms are fitted to single steps and to rows of `real_results/qwen*`. "
         "SMAPE is full-scale: the mean of |s - m| / ((|s| + |m|) / 2).",
@@ -223,3 +227,20 @@ def _cell(key: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if key == "ttft_knee_median_factor" else f"{value:.1%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, metavar="FILE.csv", help="the published runs")
+    parser.add_argument("--rows", type=Path, help="simulated rows, read and added to, so that a cut pass goes on")
+    parser.add_argument("--json", type=Path, help="write the scores there")
+    parser.add_argument("--calibration", help="another one than the nearest shipped")
+    parser.add_argument("--out", type=Path, default=REPORT)
+    args = parser.parse_args()
+    text = run(args.data, args.json, args.calibration, args.rows)
+    report_file.write(args.out, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

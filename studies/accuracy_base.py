@@ -1,14 +1,20 @@
-"""Accuracy on four published base-model runs of vLLM 0.19, without a calibration of their GPUs. Called by accuracy.py.
+"""Accuracy on four published base-model runs of vLLM 0.19, without a calibration of their GPUs: a section of
+reports/accuracy.md.
+
+    python studies/accuracy_base.py [--data FOLDER] [--out FILE.md]
 
 First by roofline alone; then, for the two dense runs on one GPU type, after engine terms were fitted to the other one.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from llmservingsim_runs import convert, run_names
+import report_file
+from accuracy import HEAD, REPORT
+from llmservingsim_runs import DATA, convert, run_names
 
 from simlora.latency.scaling import ROOFLINE_FLOPS_FRACTION, ROOFLINE_MEMORY_FRACTION
 from simlora.runs.recorded import read_recorded_run
@@ -29,7 +35,7 @@ ABOUT = (
     "that hold all of them. No calibration is of these GPUs or architectures: roofline takes "
     f"{ROOFLINE_MEMORY_FRACTION:.0%} of the datasheet's bandwidth and {ROOFLINE_FLOPS_FRACTION:.0%} of its FLOPS, and "
     "host and front end from the H200. The last rows: fitted by `simlora calibrate --from-runs` to another model's run "
-    "on that GPU. Written by `python studies/accuracy.py --base FOLDER`."
+    "on that GPU. Written by `python studies/accuracy_base.py`."
 )
 
 
@@ -59,3 +65,17 @@ def _line(name: str, calibration: str, found: dict[str, float], target: float) -
     cells = " | ".join(f"{found[metric]:+.1%}" for metric in METRICS)
     met = "met" if abs(found["tpot_mean_s"]) <= target else "missed"
     return f"| {name} | {calibration} | {cells} | {target:.0%}: {met} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of NAME__meta.json and NAME__requests.jsonl")
+    parser.add_argument("--out", type=Path, default=REPORT)
+    args = parser.parse_args()
+    text = run(args.data)
+    report_file.update(args.out, HEAD, {HEADING: text})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

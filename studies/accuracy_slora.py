@@ -1,4 +1,6 @@
-"""Accuracy on S-LoRA's published runs on an A10G and an A100-80GB. Called by accuracy.py --slora.
+"""Accuracy on S-LoRA's published runs on an A10G and an A100-80GB: reports/accuracy-slora.md.
+
+    python studies/accuracy_slora.py FILE.csv [--json OUT.json]
 
 The engine is the published code (artifact: true) with the pool sizes of the authors' scripts. Nothing is calibrated on
 these GPUs or fitted to these rows: operators are a roofline, host and copies are carried over from another machine.
@@ -6,6 +8,7 @@ these GPUs or fitted to these rows: operators are a roofline, host and copies ar
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate
 
+REPORT = Path(__file__).resolve().parents[1] / "reports" / "accuracy-slora.md"
 BESIDE = 2400
 OBJECTIVE_S = 6.0
 THROUGHPUT, SYSTEM_THROUGHPUT, LOSS = 0.10, 0.25, 0.02
@@ -203,7 +207,7 @@ def _falls(values: list[float]) -> bool:
 def report(results: list[Result]) -> str:
     lines = ["# Accuracy on S-LoRA's published runs", ""]
     lines += [
-        "Written by `python studies/accuracy.py --slora FILE.csv`.",
+        "Written by `python studies/accuracy_slora.py FILE.csv`.",
         "",
         ABOUT,
         "",
@@ -235,3 +239,18 @@ def _label(row: SloraRow) -> str:
 def _simulated(result: Result) -> dict[str, float]:
     names = ("throughput_rps", "latency_s", "ttft_s", "attainment")
     return {name: getattr(result, name) for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, metavar="FILE.csv", help="the published rows")
+    parser.add_argument("--json", type=Path, help="write the rows and verdicts there")
+    parser.add_argument("--out", type=Path, default=REPORT)
+    args = parser.parse_args()
+    text = run(args.data, args.json)
+    report_file.write(args.out, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

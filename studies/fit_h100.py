@@ -1,7 +1,7 @@
 """Fits scenarios/calibrations/nvidia-h100.json (vLLM 0.8.5) to published measurements, without a GPU.
 
-    python studies/fit_h100.py --agullo FILE.csv                  # half an hour on two cores
-    python studies/fit_h100.py --held-out SCORES.json             # writes accuracy.py's error on other rows into it
+    python studies/fit_h100.py --agullo FILE.csv              # half an hour on two cores
+    python studies/fit_h100.py --held-out SCORES.json         # writes accuracy_agullo.py's error on other rows into it
 
 Kernel terms start from the H200's, scaled by bandwidth. First, single steps: full batches of decodes, prompts, and
 steps of runs that are saturated (h100_samples.py), priced directly. Then runs between idle and saturated are simulated
@@ -342,7 +342,7 @@ def write(data: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agullo", type=Path, help="CSV of the published runs: fit")
-    parser.add_argument("--held-out", type=Path, help="scores that accuracy.py --agullo --json wrote")
+    parser.add_argument("--held-out", type=Path, help="scores that accuracy_agullo.py --json wrote")
     parser.add_argument("--out", type=Path, default=TARGET)
     args = parser.parse_args()
     if args.agullo:

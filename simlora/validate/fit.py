@@ -43,13 +43,13 @@ Progress = Callable[[str], None]
 
 HOST_WIDTH = 0.15
 """Prior of a machine's factor on host times: machines of one kind differ by that much."""
-STEP = 0.1
-"""Relative step of the numeric derivatives: simulated metrics are not smooth below a per cent."""
-ITERATIONS = 8
+STEPS = (0.1, 0.1, 0.05, 0.05, 0.02, 0.02)
+"""Relative steps of the numeric derivatives, one round each. Simulated metrics are not smooth below a per cent; a server
+at its limit shows which way is down only from close by."""
 STEP_SHARES = (1.0, 0.5, 0.25, 0.1)
-"""Shares of a step that are tried until one brings the simulation closer to what was measured."""
+"""Shares of a round's change that are tried until one brings the simulation closer to what was measured."""
 LEAST_GAIN = 0.01
-"""A step that lowers the cost by a smaller share is the last."""
+"""A round that lowers the cost by a smaller share is the last of its step."""
 LEAST_SENSITIVITY = 0.5
 """A group whose factor e moves all residuals together by less is not shown by the runs, and stays as it was."""
 
@@ -180,29 +180,31 @@ def _machines(runs: Sequence[RecordedRun]) -> tuple[str, ...]:
 
 
 def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tuple[Floats, Floats]:
-    """Logarithms of all factors, and the derivatives of the residuals [residuals, factors] where the last step began.
+    """Logarithms of all factors, and the derivatives of the residuals [residuals, factors] where the last round began.
 
-    Gauss-Newton with steps that are shortened until they help: simulated metrics jump where a server is at its limit,
-    and a step that follows a jump is worse than none.
+    Gauss-Newton, its changes shortened until they help: simulated metrics jump where a server is at its limit, and a
+    change that follows a jump is worse than none.
     """
     widths = problem.widths
     logs, residuals = np.zeros(len(widths)), _residuals(before)
     cost = _cost(residuals, logs, widths)
-    for _ in range(ITERATIONS):
-        jacobian = _derivatives(problem, logs, residuals)
+    done = 0.0
+    for size in STEPS:
+        if size == done:
+            continue
+        jacobian = _derivatives(problem, logs, residuals, size)
         say(f"derivatives taken; cost {cost:.1f}")
-        step = _step(jacobian, residuals, _weights(residuals), logs, widths)
-        tried = cost
+        change = _change(jacobian, residuals, _weights(residuals), logs, widths)
+        before_round = cost
         for share in STEP_SHARES:
-            moved = logs + share * step
+            moved = logs + share * change
             found = _residuals(problem.errors(moved))
             tried = _cost(found, moved, widths)
             if tried < cost:
-                logs, residuals = moved, found
+                logs, residuals, cost = moved, found, tried
                 break
-        gain, cost = cost - tried, min(cost, tried)
-        if gain < LEAST_GAIN * cost:
-            break
+        if before_round - cost < LEAST_GAIN * cost:
+            done = size
     return logs, jacobian
 
 
@@ -221,32 +223,32 @@ def _weights(residuals: Floats) -> Floats:
     return weights
 
 
-def _derivatives(problem: _Problem, logs: Floats, residuals: Floats) -> Floats:
+def _derivatives(problem: _Problem, logs: Floats, residuals: Floats, step: float) -> Floats:
     columns = []
     for index, width in enumerate(problem.widths):
-        moved, size = logs.copy(), min(STEP, width)
+        moved, size = logs.copy(), min(step, width)
         moved[index] += size
         columns.append((_residuals(problem.errors(moved)) - residuals) / size)
     return np.array(columns).T
 
 
-def _step(jacobian: Floats, residuals: Floats, weights: Floats, logs: Floats, widths: Floats) -> Floats:
+def _change(jacobian: Floats, residuals: Floats, weights: Floats, logs: Floats, widths: Floats) -> Floats:
     """Change of the logarithms that least squares ask for, linear around where they are."""
     matrix = np.vstack([jacobian * weights[:, None], np.diag(1.0 / widths)])
     target = -np.concatenate([residuals * weights, logs / widths])
-    step: Floats = np.linalg.lstsq(matrix, target, rcond=None)[0]
-    return step
+    change: Floats = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    return change
 
 
 def _without_each(problem: _Problem, logs: Floats, jacobian: Floats, after: Sequence[FitError]) -> dict[str, Floats]:
-    """Run -> logarithms of a fit without it: one more step from the solution on the others' residuals alone.
+    """Run -> logarithms of a fit without it: one more round from the solution on the others' residuals alone.
 
     How fast a machine's host is, is no property of the engine: its factor stays, or a machine with one run had none.
     """
     residuals, found, count = _residuals(after), {}, len(problem.groups)
     for run in problem.runs:
         weights = _weights(residuals) * np.array([error.run != run.name for error in after])
-        moved = logs + _step(jacobian, residuals, weights, logs, problem.widths)
+        moved = logs + _change(jacobian, residuals, weights, logs, problem.widths)
         found[run.name] = np.concatenate([moved[:count], logs[count:]])
     return found
 

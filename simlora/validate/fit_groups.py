@@ -112,8 +112,8 @@ LORA_KERNELS = Group(
     ),
 )
 COMPUTE = Group("kernels: compute rate", 0.1, (("operators", "gemm_flops", -1), ("attention", "prefill_flops", -1)))
-KERNEL_ERROR = 0.05
-"""Width for a measured kernel term that states no error of its own."""
+KERNEL_WIDTH = 0.05
+"""Of a rate, which the hardware bounds, and of a measured kernel term that states no error of its own."""
 COLLECTIVES = Group("collectives", 0.5, (("collectives", "latency_s", 1), ("collectives", "link_fraction", -1)))
 
 
@@ -140,17 +140,19 @@ def groups_of(base: Calibration, runs: Sequence[RecordedRun]) -> tuple[Group, ..
 
 
 def _measured_kernels(base: Calibration, terms: Sequence[str]) -> list[Group]:
-    """A group for each time and rate of the terms that were measured, as wide as their error on held-out samples."""
+    """A group for each measured time and rate; times as wide as the error of their term on held-out samples."""
     groups = []
     for name in terms:
         term: Term = getattr(base.terms, name)
         if term.basis in ASSUMED_BASES:
             continue
-        width = term.held_out_error or term.fit_error or KERNEL_ERROR
+        error = term.held_out_error or term.fit_error or KERNEL_WIDTH
         for parameter, value in getattr(base.terms, name).parameters:
-            if value and parameter.endswith(RATES + TIMES):
-                power = -1 if parameter.endswith(RATES) else 1
-                groups.append(Group(f"kernels: {name}, {parameter}", width, ((name, parameter, power),)))
+            label = f"kernels: {name}, {parameter}"
+            if value and parameter.endswith(RATES):
+                groups.append(Group(label, KERNEL_WIDTH, ((name, parameter, -1),)))
+            elif value and parameter.endswith(TIMES):
+                groups.append(Group(label, error, ((name, parameter, 1),)))
     return groups
 
 

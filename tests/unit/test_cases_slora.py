@@ -1,6 +1,6 @@
 """S-LoRA's published runs as tests: the number of adapters at a fixed rate, thousands of adapters, bursts.
 
-Nothing is calibrated on these GPUs: bounds are those of an extrapolation. `python studies/accuracy.py --slora`
+Nothing is calibrated on these GPUs: bounds are those of an extrapolation. `python studies/accuracy_slora.py FILE.csv`
 scores every row.
 """
 
