@@ -9,7 +9,7 @@ import torch
 
 from .adapters import Pair, host_adapter, slot_buffers
 from .bench import Bench, Row, Rows, measured, row
-from .models import model_named
+from .grid import model_named
 from .sampling import WARMUPS, repeat, stats
 
 COPIES_ON_SIDE = 4

@@ -15,7 +15,7 @@ from simlora.scenario.model import ModelSpec
 
 from .adapters import Pair, host_adapter
 from .bench import Bench, Rows, row
-from .models import model_named
+from .grid import model_named
 from .sampling import Stats, repeat, stats
 from .session import SkipItemError
 

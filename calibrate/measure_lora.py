@@ -7,9 +7,19 @@ from typing import Any
 
 from .bench import Bench, Row, Rows, measured
 from .grid import LoraSet
-from .lora_families import bgmv_rows, padded_slots, simlora
-from .lora_peers import sglang, shrink_zeroing, vllm
-from .lora_weights import LoraStep, LoraWeights, MakeStep, lora_step, slot_weights
+from .lora_kernels import (
+    LoraStep,
+    LoraWeights,
+    MakeStep,
+    bgmv_rows,
+    lora_step,
+    padded_slots,
+    sglang,
+    shrink_zeroing,
+    simlora,
+    slot_weights,
+    vllm,
+)
 
 FAMILIES: dict[str, Callable[[Bench, LoraWeights], MakeStep]] = {
     "vllm": vllm, "sglang": sglang, "simlora": simlora, "padded": padded_slots, "bgmv": bgmv_rows,

@@ -13,13 +13,12 @@ import numpy as np
 
 from simlora.latency.calibration import Calibration, Provenance
 
-from .base import DEFAULT_VERSION, base_calibration
-from .datasheet import identity, measured_gpu
+from .base import DEFAULT_VERSION, base_calibration, identity, measured_gpu
 from .device import DRY_GPU
 from .fitting.families import fit_families
 from .fitting.fit import HELD_OUT_SEED, CampaignFit, fit_campaign, summary
 from .fitting.samples import noisy_share, of_op
-from .models import model_named
+from .grid import model_named
 from .plots import write_plots
 from .samples import CampaignFolder
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from simlora.calibrate.fitting.families import fit_families
 from simlora.calibrate.fitting.fit import HELD_OUT_SEED
+from simlora.calibrate.fitting.links import fit_sends
 from simlora.calibrate.fitting.samples import Row, of_op
-from simlora.calibrate.fitting.sends import fit_sends
 
 from simlora.latency.calibration import (
     Calibration,

@@ -10,9 +10,9 @@ from simlora.latency.calibration import Calibration, GpuId, Provenance, Term, Te
 from simlora.scenario.model import ModelSpec
 
 from .attention import fit_attention
-from .collectives import fit_collectives
 from .copies import fit_copies
 from .core import TermFit, worst
+from .links import fit_collectives
 from .lora import fit_lora
 from .operators import fit_operators
 from .samples import Row, check_row

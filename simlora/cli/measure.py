@@ -89,10 +89,16 @@ def calibrate(
         list[Path] | None, typer.Option(help="Recorded run to fit to instead; no GPU; repeat it")
     ] = None,
     base: Annotated[str | None, typer.Option(help="With --from-runs: calibration to start from")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="With --from-runs: engine terms start at typical values, not at the base's")
+    ] = False,
+    held_out: Annotated[
+        Path | None, typer.Option("--held-out", help="With --from-runs: folder for fits without one run each")
+    ] = None,
 ) -> None:
     """Measure this machine's GPU and fit a calibration, or fit one to recorded runs (--out is a file then)."""
     if from_runs:
-        _fit_to_runs(from_runs, base, out_dir)
+        _fit_to_runs(from_runs, out_dir, base, anew, held_out)
         return
     from simlora.calibrate.campaign import run_calibration
     from simlora.calibrate.plan import PARTS
@@ -109,10 +115,11 @@ def calibrate(
         out.print(line)
 
 
-def _fit_to_runs(runs: list[Path], base: str | None, out_file: Path) -> None:
+def _fit_to_runs(runs: list[Path], out_file: Path, base: str | None, anew: bool, held_out: Path | None) -> None:
     from simlora.validate.fit import fit_from_runs
 
     if out_file.suffix != ".json":
         raise ConfigError(ARGUMENTS, "--out", str(out_file), "a .json file to write, with --from-runs")
-    for line in fit_from_runs(runs, base, out_file, err.print).lines:
+    report = fit_from_runs(runs, base, out_file, err.print, anew=anew, held_out_folder=held_out)
+    for line in report.lines:
         out.print(line)

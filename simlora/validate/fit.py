@@ -44,8 +44,8 @@ Progress = Callable[[str], None]
 HOST_WIDTH = 0.15
 """Prior of a machine's factor on host times: machines of one kind differ by that much."""
 STEPS = (0.1, 0.1, 0.05, 0.05, 0.02, 0.02)
-"""Relative steps of the numeric derivatives, one round each. Simulated metrics are not smooth below a per cent; a server
-at its limit shows which way is down only from close by."""
+"""Relative steps of the numeric derivatives, one round each. Simulated metrics are not smooth below a per cent; at its
+limit a server shows which way is down only from close by."""
 STEP_SHARES = (1.0, 0.5, 0.25, 0.1)
 """Shares of a round's change that are tried until one brings the simulation closer to what was measured."""
 LEAST_GAIN = 0.01

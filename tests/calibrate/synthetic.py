@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from simlora.calibrate.models import model_named
+from simlora.calibrate.grid import model_named
 
 from simlora.latency.calibration import (
     AttentionParameters,

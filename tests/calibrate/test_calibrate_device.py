@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from simlora.calibrate.__main__ import main
-from simlora.calibrate.base import base_calibration
+from simlora.calibrate.base import base_calibration, catalogue_gpu, measured_gpu
 from simlora.calibrate.campaign import run_calibration
-from simlora.calibrate.datasheet import catalogue_gpu, measured_gpu
 from simlora.calibrate.device import cpu_facts, require_gpu
 
 from simlora.errors import ConfigError, SimloraError

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 pytest.importorskip("safetensors")
 
-from simlora.calibrate import lora_weights  # noqa: E402
+from simlora.calibrate import lora_kernels  # noqa: E402
 from simlora.calibrate.__main__ import main  # noqa: E402
 from simlora.calibrate.bench import Bench, dry_bench  # noqa: E402
 from simlora.calibrate.campaign import fit_only, run_calibration  # noqa: E402
@@ -83,7 +83,7 @@ def test_samples_can_be_fitted_again_without_measuring(campaign: Path, capsys: p
 
 @pytest.mark.parametrize("family", ["padded", "bgmv"])
 def test_the_slower_families(tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora_weights, "ALL_LINEAR", ("o_proj",))  # the interpreter is slow
+    monkeypatch.setattr(lora_kernels, "ALL_LINEAR", ("o_proj",))  # the interpreter is slow
     chosen = LoraSet("tiny", 1, 1, 16, (8,), points((1, 1)))
     rows = list(lora_steps(dry_bench(tmp_path), (family,), chosen))
     assert [row["op"] for row in rows] == (["lora_step", "lora_zero"] if family == "padded" else ["lora_step"])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import synthetic as truth
 from simlora.calibrate.fitting.attention import fit_attention
-from simlora.calibrate.fitting.collectives import fit_collectives
 from simlora.calibrate.fitting.copies import fit_copies
 from simlora.calibrate.fitting.core import TermFit, held_out_mask
 from simlora.calibrate.fitting.families import fit_families
 from simlora.calibrate.fitting.fit import CampaignFit, fit_campaign, summary
+from simlora.calibrate.fitting.links import fit_collectives
 from simlora.calibrate.fitting.lora import fit_lora
 from simlora.calibrate.fitting.operators import fit_operators
 from simlora.calibrate.fitting.samples import check_row, noisy_share

@@ -6,8 +6,7 @@ import importlib.util
 
 import pytest
 from simlora.calibrate.campaign import MOST_FIT_S, check_parts
-from simlora.calibrate.grid import FULL, GRIDS, QUICK, TINY
-from simlora.calibrate.models import model_named
+from simlora.calibrate.grid import FULL, GRIDS, QUICK, TINY, model_named
 from simlora.calibrate.plan import PARTS, build_plan
 
 from simlora.errors import ConfigError, SimloraError

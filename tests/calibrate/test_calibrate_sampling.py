@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from simlora.calibrate.bench import MOST_COPIES, dry_bench, measured  # noqa: E402
-from simlora.calibrate.lora_weights import token_mapping  # noqa: E402
+from simlora.calibrate.lora_kernels import token_mapping  # noqa: E402
 from simlora.calibrate.sampling import FEWEST_REPEATS, MOST_REPEATS, HostTimer, repeat, stats  # noqa: E402
 from simlora.calibrate.session import SkipItemError  # noqa: E402
 

@@ -12,9 +12,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from simlora.calibrate.fitting.collectives import fit_collectives
 from simlora.calibrate.fitting.fit import HELD_OUT_SEED
-from simlora.calibrate.fitting.sends import fit_sends
+from simlora.calibrate.fitting.links import fit_collectives, fit_sends
 from support.latency_cases import decode, decodes, make_any, make_latency
 
 from simlora.latency.store import CALIBRATION_FOLDER, load_calibration

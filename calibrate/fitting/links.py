@@ -1,4 +1,4 @@
-"""Fits all-reduces of tensor parallelism."""
+"""Fits what goes over the link between GPUs: all-reduces of tensor parallelism, sends between pipeline stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simlora.latency.calibration import CollectiveParameters
+from simlora.latency.calibration import CollectiveParameters, SendParameters, SendTerm
 from simlora.latency.collectives import ALL_REDUCES_PER_LAYER, Collectives
 from simlora.scenario.model import ModelSpec
 
@@ -24,7 +24,7 @@ from .core import (
 )
 from .samples import Row, of_op
 
-START = {"latency_s": 1e-5, "link_fraction": 0.5}
+REDUCE_START = {"latency_s": 1e-5, "link_fraction": 0.5}
 
 
 def fit_collectives(
@@ -38,7 +38,9 @@ def fit_collectives(
     measured = seconds(reduces)
     mask = held_out_mask(len(reduces), seed, "collectives")
     seen = [row for row, out in zip(reduces, mask.tolist(), strict=True) if not out]
-    found = fit_positive(lambda values: _predict(seen, one, link_bytes_per_s, template, values), measured[~mask], START)
+    found = fit_positive(
+        lambda values: _predict(seen, one, link_bytes_per_s, template, values), measured[~mask], REDUCE_START
+    )
     fitted = _predict(reduces, one, link_bytes_per_s, template, found)
     regimes = ", ".join(sorted({row["regime"] for row in reduces}))
     return TermFit(
@@ -75,4 +77,33 @@ def _predict(
             Collectives(parameters, one, row["world"], link, False, 0).step_s(row["bytes"], 0) / ALL_REDUCES_PER_LAYER
             for row in rows
         ]
+    )
+
+
+SEND_START = {"latency_s": 3e-5, "link_fraction": 0.7}
+
+
+def fit_sends(rows: Sequence[Row], link_bytes_per_s: float, seed: int) -> SendTerm | None:
+    """Sends that the next one waits for, as a stage waits for its inputs; None without at least three of them."""
+    sends = of_op(rows, "send_recv", kind="ping_pong")
+    if len(sends) < 3:
+        return None
+    sizes, measured = np.array([float(row["bytes"]) for row in sends]), seconds(sends)
+    mask = held_out_mask(len(sends), seed, "sends")
+
+    def predict(parts: Array, latency_s: float, link_fraction: float) -> Array:
+        return latency_s + parts / (link_bytes_per_s * min(link_fraction, 1.0))
+
+    found = fit_positive(lambda values: predict(sizes[~mask], **values), measured[~mask], SEND_START)
+    fitted = predict(sizes, **found)
+    held_out = held_out_rms(fitted, measured, mask)
+    return SendTerm(
+        basis="measured",
+        measured=spans(sends, bytes="bytes"),
+        fit_error=round(relative_rms(fitted[~mask], measured[~mask]), 4),
+        held_out_error=None if held_out is None else round(held_out, 4),
+        note="NCCL send and receive between 2 GPUs linked by NVLink, launched one by one, there and back in turn",
+        parameters=SendParameters(
+            latency_s=float(f"{found['latency_s']:.6g}"), link_fraction=float(f"{min(found['link_fraction'], 1.0):.4g}")
+        ),
     )
