@@ -45,6 +45,7 @@ class Engine:
     kernels: str = "padded"
     pipeline_parallel_size: int = 1
     adapter_loading: Loading = Loading()
+    speculative: None = None
 
 
 def base_calibration(gpu: GpuSpec, name_or_path: str | None = None, version: str = DEFAULT_VERSION) -> Calibration:

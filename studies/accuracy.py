@@ -17,7 +17,8 @@ from statistics import median
 
 import report_file
 
-from simlora.latency.store import choose_calibration, load_calibration
+from simlora.engines.pricing import scenario_calibration
+from simlora.latency.store import load_calibration
 from simlora.runs.recorded import RecordedRun, read_recorded_run, run_folders
 from simlora.validate.compare import compare
 from simlora.validate.rows import DECODE, LOAD, PREFILL, Row
@@ -87,7 +88,7 @@ def compare_run(recorded: RecordedRun, calibrations: Path | None) -> Compared:
     options = ReplayOptions(calibration=str(own) if own and own.exists() else None)
     scenario = scenario_of_run(recorded, recorded.ranks, options)
     used = load_calibration(options.calibration) if options.calibration else None
-    calibration = used or choose_calibration(scenario.gpu_spec, scenario.engine)
+    calibration = used or scenario_calibration(scenario)
     seen = any(Path(name).name == recorded.name for name in calibration.provenance.source_runs)
     return Compared(recorded, compare(recorded, options), seen)
 

@@ -39,8 +39,9 @@ from h100_samples import (
 from scipy.optimize import least_squares
 from simlora.calibrate.base import Engine
 
+from simlora.engines.vllm.profile import vllm_profile
 from simlora.latency.calibration import Calibration
-from simlora.latency.scaling import START_VLLM_0_8, scale_to_gpu
+from simlora.latency.scaling import scale_to_gpu
 from simlora.latency.step import Prefill, StepPlan, StepTiming
 from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import load_calibration
@@ -112,7 +113,9 @@ def start() -> Calibration:
     scaled = scale_to_gpu(load_calibration("nvidia-h200"), gpu)
     data = scaled.model_dump(mode="json", by_alias=True) | {"id": "nvidia-h100", "extrapolated": [], "notes": []}
     data["engine"] = {"kind": "vllm", "version": "0.8"}
-    data["terms"]["engine_start"]["parameters"] = START_VLLM_0_8.model_dump()
+    start_parameters = vllm_profile(Engine(version="0.8.5")).start
+    assert start_parameters is not None
+    data["terms"]["engine_start"]["parameters"] = start_parameters.model_dump()
     data["terms"]["copies"]["parameters"]["overlapped"] = True
     return with_values(Calibration.model_validate(data), FIXED)
 
@@ -139,7 +142,7 @@ def latency_of(calibration: Calibration, model: str, slots: int, rank: int, regi
         max_num_seqs=2048,
         max_num_batched_tokens=2048,
     )
-    return StepLatency(spec, gpu, engine, calibration)
+    return StepLatency(spec, gpu, engine, calibration, vllm_profile(engine))
 
 
 def seconds(timing: StepTiming) -> float:

@@ -70,14 +70,15 @@ def _write(folder: Path, log: Any, summary: dict[str, Any], decided: Any, perfet
 def memory(file: ScenarioFile = None, from_vllm_args: VllmArgs = None, set_: Override = None) -> None:
     """Show what takes a GPU's memory, and what binds."""
     from simlora.engines.fit import build_ledger, require_fit, scenario_shortage
-    from simlora.engines.ledger_rows import binding, ledger_rows
-    from simlora.plan.advice import memory_advice
+    from simlora.engines.registry import engine_spec
+    from simlora.memory.ledger import binding, ledger_rows
     from simlora.report.terminal import memory_table
 
     scenario, notes = read_scenario(file, from_vllm_args, set_, None)
     ledger = build_ledger(scenario)
     binds = binding(ledger, scenario_shortage(scenario, ledger))
-    out.print(memory_table(ledger_rows(ledger), binds, [*notes, *memory_advice(scenario, ledger)]))
+    advice = engine_spec(scenario.engine.kind).memory_advice(scenario, ledger)
+    out.print(memory_table(ledger_rows(ledger), binds, [*notes, *advice]))
     require_fit(scenario)
 
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 
-from simlora.engines.base import Engine
-from simlora.engines.inputs import Inputs
+from simlora.engines.spec import EngineSpec
 
-BUILDERS: MappingProxyType[str, str] = MappingProxyType(
+SPECS: MappingProxyType[str, str] = MappingProxyType(
     {
-        "vllm": "vllm.build:make_engine",
-        "slora": "slora.build:make_engine",
-        "lorax": "lorax.build:make_engine",
-        "punica": "punica.build:make_engine",
-        "sglang": "sglang.build:make_engine",
-        "grouped": "baselines.build:make_grouped",
-        "sequential": "baselines.build:make_sequential",
-        "merged-swap": "baselines.build:make_merged_swap",
+        "vllm": "vllm.spec:SPEC",
+        "slora": "slora.spec:SPEC",
+        "lorax": "lorax.spec:SPEC",
+        "punica": "punica.spec:SPEC",
+        "sglang": "sglang.spec:SPEC",
+        "grouped": "baselines.spec:GROUPED",
+        "sequential": "baselines.spec:SEQUENTIAL",
+        "merged-swap": "baselines.spec:MERGED_SWAP",
     }
 )
-"""Kind -> module and function that builds one of its replicas."""
+"""Kind -> module in engines/ and name of its EngineSpec there."""
 
 
-def builder(kind: str) -> Callable[[Inputs], Engine]:
-    """How a replica of that kind is built. Raises KeyError for an unknown kind."""
-    module, _, name = BUILDERS[kind].partition(":")
-    found: Callable[[Inputs], Engine] = getattr(import_module(f"simlora.engines.{module}"), name)
+@cache
+def engine_spec(kind: str) -> EngineSpec:
+    """The spec of that kind. Raises KeyError for an unknown kind."""
+    module, _, name = SPECS[kind].partition(":")
+    found: EngineSpec = getattr(import_module(f"simlora.engines.{module}"), name)
     return found

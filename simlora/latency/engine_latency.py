@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, HostMemoryParameters, LaunchParameters
-from simlora.latency.cuda_graphs import lorax_graph
+from simlora.latency.cuda_graphs import Captured
 from simlora.latency.inputs import EngineSettings
-from simlora.latency.loads import Transfers, load_recipes
+from simlora.latency.loads import Transfers
 from simlora.latency.operators import merge_s
-from simlora.latency.overlap import PipelineTiming, StepParts, split_stages
-from simlora.latency.profiles import Overlap, engine_profile
+from simlora.latency.overlap import PipelineTiming, StepParts, assemble, share_of, stage_layers
+from simlora.latency.profile import EngineProfile
 from simlora.latency.step import StepPlan
 from simlora.latency.step_latency import StepLatency
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model import ModelSpec
 
+TENSORS = 2
+"""Hidden states and residual go from stage to stage, each by a send of its own. Source: vLLM's IntermediateTensors of
+Llama and GroupCoordinator.send_tensor_dict, whose message of names and shapes over the CPU is left out."""
 CAPTURE_PASSES = 2
 """A graph is captured by running the step once to warm up and once to record it."""
 
@@ -34,6 +36,7 @@ class EngineLatency(StepLatency):
         gpu: GpuSpec,
         engine: EngineSettings,
         calibration: Calibration,
+        profile: EngineProfile,
         step_scale: float = 1.0,
         slot_modules: tuple[str, ...] | None = None,
         adapter_modules: tuple[str, ...] = ALL_LINEAR,
@@ -41,10 +44,9 @@ class EngineLatency(StepLatency):
     ) -> None:
         """disk_bytes_per_s: the scenario's disk; None: reads take what the calibration measured. The other arguments
         as in StepLatency."""
-        self.profile = engine_profile(engine)
-        if self.profile.modules is not None:
-            slot_modules = adapter_modules = self.profile.modules
-        super().__init__(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules)
+        if profile.modules is not None:
+            slot_modules = adapter_modules = profile.modules
+        super().__init__(model, gpu, engine, calibration, profile, step_scale, slot_modules, adapter_modules)
         self.disk_bytes_per_s = disk_bytes_per_s
         if disk_bytes_per_s is not None:
             self._read_at_most(disk_bytes_per_s / engine.tensor_parallel_size)
@@ -58,9 +60,13 @@ class EngineLatency(StepLatency):
 
     def scaled(self, factor: float) -> EngineLatency:
         """See StepLatency."""
+        return self.with_calibration(self.calibration, self._scale * factor)
+
+    def with_calibration(self, calibration: Calibration, step_scale: float) -> EngineLatency:
+        """The same engine, priced by another calibration."""
         modules = self.slot_modules, self.adapter_modules
-        scale = self._scale * factor
-        return type(self)(self.model, self.gpu, self.engine, self.calibration, scale, *modules, self.disk_bytes_per_s)
+        parts = self.model, self.gpu, self.engine, calibration, self.profile
+        return type(self)(*parts, step_scale, *modules, self.disk_bytes_per_s)
 
     @cached_property
     def transfers(self) -> Transfers:
@@ -73,7 +79,7 @@ class EngineLatency(StepLatency):
             tp=engine.tensor_parallel_size,
             modules=self.adapter_modules,
             sharded=self.profile.sharded,
-            recipes=load_recipes(engine, self.model, self.adapter_modules, copies, self._launches),
+            recipes=self.profile.recipes(self.model, self.adapter_modules, copies, self._launches),
             slot_rank=engine.max_lora_rank,
             disk_bytes_per_s=self.disk_bytes_per_s,
             scale=self._scale,
@@ -94,19 +100,33 @@ class EngineLatency(StepLatency):
         return sum(merge_s(self.model, tp, self.adapter_modules, each, operators) for each in pairs) * self._scale
 
     def price_stages(self, plan: StepPlan) -> PipelineTiming:
-        """The step over the stages of a pipeline; one stage is the step itself."""
-        return split_stages(self, plan)
+        """The step's parts shared out by layers over the stages of a pipeline; one stage is the step itself."""
+        stages = self.engine.pipeline_parallel_size
+        if stages == 1:
+            return PipelineTiming((self.price(plan),), 0.0)
+        layers = self.model.num_hidden_layers
+        parts, overlap = self.parts(plan), self.profile.overlap
+        head_s = min(self.operators.head_s(plan.num_requests) * self._scale, parts.gpu[0])
+        fixed_s = self.calibration.terms.host.parameters.launch_s * self._scale
+        split = tuple(
+            share_of(parts, count / layers, (head_s, head_s if index == stages - 1 else 0.0), fixed_s, index == 0)
+            for index, count in enumerate(stage_layers(layers, stages))
+        )
+        return PipelineTiming(tuple(assemble(each, overlap) for each in split), self.transfer_s(plan.num_tokens))
 
-    def graph_key(self, plan: StepPlan) -> Hashable | None:
-        """The CUDA graph that a LoRAX decode step runs in; None: none, or an engine that captures all at the start."""
-        if self.profile.graphs != "lorax" or self.engine.enforce_eager:
-            return None
-        return lorax_graph(plan)
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds of sending the tensors of that many tokens from a GPU to its peer in the next stage."""
+        model = self.model
+        return TENSORS * self.collectives.send_s(tokens * model.hidden_size * model.dtype_bytes) * self._scale
+
+    def graph_key(self, plan: StepPlan) -> Captured | None:
+        """The CUDA graph that holds the whole step; None: none does."""
+        return None if self.profile.graph is None else self.profile.graph(plan)
 
     def lazy_capture_s(self, plan: StepPlan) -> float:
         """Seconds of capturing the step's graph when it first comes; 0 for graphs of the start. Assumed: two eager
         passes."""
-        graph = lorax_graph(plan) if self.graph_key(plan) is not None else None
+        graph = self.graph_key(plan)
         if graph is None or graph.at_start:
             return 0.0
         timing = self.price(plan)
@@ -115,11 +135,6 @@ class EngineLatency(StepLatency):
     def eager_launch_s(self, plan: StepPlan) -> float:
         """Seconds of launching the step kernel by kernel."""
         return self.host.launch_s("eager", plan.num_adapters) * self._scale
-
-    @property
-    def overlap(self) -> Overlap:
-        """Who waits for whom."""
-        return "alternating" if self._rules.alternates else self.profile.overlap
 
     def parts(self, plan: StepPlan) -> StepParts:
         """The step's durations before they are put together."""
@@ -136,7 +151,7 @@ class EngineLatency(StepLatency):
             after_s=cost.after_s * scale,
             again_s=again.before_s * scale + skip_s,
             launch_s=cost.launch_s * scale,
-            graph=regime == "graph" and self._rules.full_decode_graphs,
+            graph=regime == "graph" and self.profile.full_decode_graphs,
             tail_s=self._tail_s,
             load_s=timing.load_s,
             gpu=(timing.base_s, timing.attention_s, timing.lora_s, timing.collective_s),

@@ -6,16 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from simlora.latency.calibration import Calibration
-from simlora.latency.collectives import EngineCollectives
-from simlora.latency.cuda_graphs import lorax_graph, padded_tokens, sglang_sizes
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.families.work import LoraFamily, LoraWork
-from simlora.latency.host import Host, LaunchHost, vllm_host
-from simlora.latency.inputs import EngineSettings, GraphLimit
+from simlora.latency.host import Host, LaunchHost, with_launches
+from simlora.latency.inputs import EngineSettings
 from simlora.latency.kernel_choice import KernelChoice
 from simlora.latency.overlap import StepParts, assemble
+from simlora.latency.profile import EngineProfile
 from simlora.latency.step import AdapterMix, StepPlan, StepTiming
-from simlora.latency.store import needs_families
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
 from simlora.scenario.model import ModelSpec
@@ -28,11 +26,7 @@ class FamilyLatency(EngineLatency):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.kernels = KernelChoice.of(self)
-        self.engine_collectives = EngineCollectives(self.collectives, self.profile.collectives, self.adapter_modules)
-        limit = self.engine.cuda_graph_max_bs if isinstance(self.engine, GraphLimit) else 0
-        eager = self.engine.enforce_eager or self.profile.graphs != "sglang"
-        self._decode_pad = padded_tokens(() if eager else sglang_sizes(limit))
+        self.kernels = KernelChoice(self)
         static = [name for name in self._static if name != "lora_kernels"]
         if "lora_kernels" in self.calibration.extrapolated:
             static.append("lora_kernels")
@@ -40,8 +34,8 @@ class FamilyLatency(EngineLatency):
 
     def price(self, plan: StepPlan) -> StepTiming:
         """Durations of the plan's first step and how they grow while it repeats. Raises ValueError for a plan with
-        adapters but no mix, unless the engine is vLLM, whose slots have one rank."""
-        return assemble(self.parts(plan), self.overlap)
+        adapters but no mix, unless all of them compute at the slots' rank."""
+        return assemble(self.parts(plan), self.profile.overlap)
 
     def parts(self, plan: StepPlan) -> StepParts:
         """See EngineLatency."""
@@ -64,8 +58,7 @@ class FamilyLatency(EngineLatency):
 
     def load_s(self, rank: int, tier: str) -> float:
         """See StepLatency; in the engine's own way."""
-        loading = self.engine.adapter_loading
-        if self.profile.kind == "vllm" and loading.pinned is not False and self.disk_bytes_per_s is None:
+        if self.profile.measured_loads and self.disk_bytes_per_s is None:
             return super().load_s(rank, tier)
         key = (rank, tier)
         seconds = self._loads.get(key)
@@ -86,17 +79,13 @@ class FamilyLatency(EngineLatency):
 
     def _rows(self, plan: StepPlan) -> tuple[int, bool]:
         """(rows that the step computes, whether one graph holds all of it)."""
-        tokens, graphs = plan.num_tokens, self.profile.graphs
-        if graphs == "vllm":
+        tokens = plan.num_tokens
+        if self.profile.regimes:
             regime = self.regime(tokens, not plan.prefills)
-            full = regime == "graph" and self._rules.full_decode_graphs
+            full = regime == "graph" and self.profile.full_decode_graphs
             return (tokens if regime == "eager" else self._pad[tokens]), full
-        if graphs == "lorax" and not self.engine.enforce_eager:
-            captured = lorax_graph(plan)
-            return (tokens, False) if captured is None else (captured.tokens, True)
-        if not plan.prefills and tokens < len(self._decode_pad):
-            return self._decode_pad[tokens], True
-        return tokens, False
+        captured = self.graph_key(plan)
+        return (tokens, False) if captured is None else (captured.tokens, True)
 
     def _work(self, plan: StepPlan, padded: int, graph: bool) -> LoraWork:
         longest = max((prompt.new_tokens for prompt in plan.prefills), default=1)
@@ -108,7 +97,7 @@ class FamilyLatency(EngineLatency):
             return plan.mix
         if not plan.num_adapters or self.profile.decode_kernels is None:
             return NO_ADAPTERS
-        if self.profile.kind != "vllm":
+        if self.profile.needs_ranks:
             raise ValueError(f"{self.profile.kind}: a plan with adapters needs their ranks (StepPlan.mix)")
         rank = self.slot_rank
         return AdapterMix(plan.num_adapters * rank, plan.lora_tokens * rank, rank, 1)
@@ -123,20 +112,28 @@ class FamilyLatency(EngineLatency):
                 lora_s = family.step_s(work)
             elif self._unused_runs(plan):
                 lora_s = family.unused_s()
-        collective_s = self.engine_collectives.step_s(work)
+        collective_s = self._collective_s(work)
         scale = self._scale
         return self._dense_s(work.tokens, work.head_rows), attention_s, lora_s * scale, collective_s * scale
 
     def _family(self, plan: StepPlan, work: LoraWork) -> LoraFamily | None:
         return self.kernels.family(len(plan.prefills), work)
 
+    def _collective_s(self, work: LoraWork) -> float:
+        base = self.collectives
+        if base.tp == 1:
+            return 0.0
+        seconds = base.step_s(work.tokens, work.adapters)
+        if self.profile.exchange is None or not work.adapters:
+            return seconds
+        return seconds + base.model.num_hidden_layers * self.profile.exchange(base, self.adapter_modules, work)
+
     def _unused_runs(self, plan: StepPlan) -> bool:
         """LoRA kernels run though no adapter is in the step."""
-        if not self.engine.enable_lora:
+        profile = self.profile
+        if not (self.engine.enable_lora and profile.unused_runs):
             return False
-        if self.profile.kind == "vllm":
-            return self._rules.unused_lora_runs and self.regime(plan.num_tokens, not plan.prefills) != "eager"
-        return self.profile.unused_runs
+        return not profile.regimes or self.regime(plan.num_tokens, not plan.prefills) != "eager"
 
     def _slowdown(self, plan: StepPlan) -> float:
         memory = self._host_memory
@@ -145,8 +142,8 @@ class FamilyLatency(EngineLatency):
     def _host(self, plan: StepPlan, work: LoraWork, graph: bool) -> tuple[float, float, float, float]:
         """Seconds before a read-back, after it, of a repetition, and of launching."""
         changed = plan.batch_changed or bool(plan.prefills)
-        if self.profile.kind == "vllm":
-            regime, host = self.regime(plan.num_tokens, not plan.prefills), self._vllm_host
+        if self.profile.regimes:
+            regime, host = self.regime(plan.num_tokens, not plan.prefills), self._regime_host
             sizes = regime, plan.num_tokens, plan.num_requests, plan.num_adapters
             cost, again = host.cost(*sizes, changed), host.cost(*sizes, changed=False)
             skip_s = plan.skipped * self.calibration.terms.host.parameters.skip_s
@@ -156,8 +153,8 @@ class FamilyLatency(EngineLatency):
         return first + launch_s, 0.0, again_s + launch_s, launch_s
 
     def _launch_s(self, plan: StepPlan, work: LoraWork, graph: bool) -> float:
-        if self.profile.kind == "vllm":
-            return self._vllm_host.launch_s("eager", work.adapters)
+        if self.profile.regimes:
+            return self._regime_host.launch_s("eager", work.adapters)
         family = self._family(plan, work)
         if family is None:
             return self._launch_host.launch_s(graph, 0.0, False)
@@ -169,14 +166,14 @@ class FamilyLatency(EngineLatency):
         return LaunchHost(terms.host.parameters, self._launches, self.profile, self.model.num_hidden_layers)
 
     @cached_property
-    def _vllm_host(self) -> Host:
+    def _regime_host(self) -> Host:
         if self.profile.decode_kernels == "padded":
             return self.host
         one = LoraWork(1, 1, 1, AdapterMix(self.slot_rank, self.slot_rank, self.slot_rank, 1), 1, 1)
         family = self.kernels.family(0, one)
         launches = 0.0 if family is None else family.launches(one)
         tp = self.engine.tensor_parallel_size
-        return vllm_host(self.host, self.model, tp, self.slot_modules, launches)
+        return with_launches(self.host, self.model, tp, self.slot_modules, launches)
 
     def _outside(self, plan: StepPlan, work: LoraWork) -> tuple[str, ...]:
         """Terms that the step stretches."""
@@ -196,6 +193,7 @@ def step_latency(
     gpu: GpuSpec,
     engine: EngineSettings,
     calibration: Calibration,
+    profile: EngineProfile,
     step_scale: float = 1.0,
     slot_modules: tuple[str, ...] | None = None,
     adapter_modules: tuple[str, ...] = ALL_LINEAR,
@@ -203,7 +201,8 @@ def step_latency(
 ) -> EngineLatency:
     """Prices steps and loads of one engine. Arguments as in EngineLatency.
 
-    Raises ConfigError where the calibration lacks terms that the engine needs (choose_calibration adds them).
+    Raises:
+        ConfigError: the calibration lacks terms that the engine needs (choose_calibration adds them).
     """
-    kind = FamilyLatency if needs_families(engine) else EngineLatency
-    return kind(model, gpu, engine, calibration, step_scale, slot_modules, adapter_modules, disk_bytes_per_s)
+    kind = FamilyLatency if profile.families else EngineLatency
+    return kind(model, gpu, engine, calibration, profile, step_scale, slot_modules, adapter_modules, disk_bytes_per_s)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from simlora.latency.calibration import HostParameters, LaunchParameters
 from simlora.latency.cuda_graphs import Regime
-from simlora.latency.families.kernels import LAUNCHES as VLLM_LAUNCHES
-from simlora.latency.profiles import EngineProfile
+from simlora.latency.families.kernels import PADDED_LAUNCHES
+from simlora.latency.profile import EngineProfile
 from simlora.latency.shapes import lora_linears
 from simlora.scenario.model import ModelSpec
 
@@ -85,12 +85,12 @@ class LaunchHost:
         return self.parameters.launch_s + self.layers * base + lora_launches * each + views * self.launches.view_s
 
 
-def vllm_host(host: Host, model: ModelSpec, tp: int, modules: tuple[str, ...], lora_launches: float) -> Host:
-    """vLLM's host where its eager LoRA kernels are of another family: launching costs go by the number of kernels.
+def with_launches(host: Host, model: ModelSpec, tp: int, modules: tuple[str, ...], lora_launches: float) -> Host:
+    """The host where eager LoRA kernels are of another family: launching costs go by the number of kernels.
 
     lora_launches: kernels of a step with one adapter.
     """
-    own = VLLM_LAUNCHES * max(len(lora_linears(model, tp, modules)), 1) * model.num_hidden_layers
+    own = PADDED_LAUNCHES * max(len(lora_linears(model, tp, modules)), 1) * model.num_hidden_layers
     p = host.parameters
     factor = lora_launches / own
     parameters = p.model_copy(update={"eager_lora_layer_s": p.eager_lora_layer_s * factor})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 class LoadingSettings(Protocol):
@@ -51,19 +51,3 @@ class EngineSettings(Protocol):
     def pipeline_parallel_size(self) -> int: ...
     @property
     def adapter_loading(self) -> LoadingSettings: ...
-
-
-@runtime_checkable
-class ArtifactSwitch(Protocol):
-    """S-LoRA: the published code rather than the paper's system."""
-
-    @property
-    def artifact(self) -> bool: ...
-
-
-@runtime_checkable
-class GraphLimit(Protocol):
-    """SGLang: the largest batch with a CUDA graph."""
-
-    @property
-    def cuda_graph_max_bs(self) -> int: ...

@@ -1,12 +1,4 @@
-"""How adapters reach the GPU, engine by engine: what a blocking load takes, and the legs of a copy on a side stream.
-
-| | host copies | copies of an adapter | besides |
-|---|---|---|---|
-| vllm | pinned, one tensor a matrix | one each, after a zero fill | strided where rank < slot rank |
-| slora | pinned, one tensor a layer | one a layer; published code: two | scattered into the pool's rows |
-| lorax | none: files; with host_cache pageable | one a matrix | transposed, padded and stacked over layers |
-| sglang | pageable, pinned again at each load | one a matrix of a fused linear | overlap keeps the pinned copies |
-| punica and baselines | pinned, one tensor a projection over all layers | one each | |
+"""How adapters reach the GPU: what a blocking load takes, and the legs of a copy on a side stream.
 
 A copy's issue and a small kernel cost the host a launch each; bytes go at the pinned or the pageable rate. Every
 tensor-parallel worker copies its shard over its own link, and reads the whole file from the one disk.
@@ -17,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simlora.latency.calibration import CopyParameters, HostMemoryParameters, LaunchParameters
-from simlora.latency.inputs import ArtifactSwitch, EngineSettings
+from simlora.latency.calibration import CopyParameters, HostMemoryParameters
 from simlora.latency.step import GPU, HOST
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes, module_shape
 from simlora.scenario.model import ModelSpec
@@ -191,44 +182,3 @@ def matrices(modules: tuple[str, ...], fused: bool) -> int:
         return 2 * len(linear)
     merged = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
     return 2 * len({merged.get(module, module) for module in linear})
-
-
-PAPER_COPIES, ARTIFACT_COPIES = 1, 2
-"""S-LoRA's published code copies a layer's combined tensor once for the key buffer and again for the value buffer."""
-STRIDED = 1.5
-"""SGLang's B of a rank below the slots' has strided columns: half of the matrices take a second kernel."""
-LORAX_KERNELS = 2
-"""Per matrix, beside the copy: transposed, and padded into the stack of all layers."""
-
-
-def load_recipes(
-    engine: EngineSettings,
-    model: ModelSpec,
-    modules: tuple[str, ...],
-    copies: CopyParameters,
-    launches: LaunchParameters,
-) -> dict[bool, Recipe]:
-    """Recipes by whether an adapter's rank is below the slots'."""
-    pinned, layers, op_s = engine.adapter_loading.pinned is not False, model.num_hidden_layers, launches.torch_s
-    if engine.kind == "vllm":
-        pairs = sum(module_shape(model, module)[2] for module in modules)
-        equal = Recipe(pairs * copies.module_s, pinned=pinned)
-        return {False: equal, True: equal._replace(issue_s=pairs * (copies.module_s + copies.mismatch_module_s))}
-    if engine.kind == "slora":
-        artifact = isinstance(engine, ArtifactSwitch) and engine.artifact
-        times = ARTIFACT_COPIES if artifact else PAPER_COPIES
-        return _both(Recipe(layers * times * 2 * op_s, crossings=times, pinned=pinned))
-    if engine.kind == "lorax":
-        each = layers * matrices(modules, fused=False)
-        return _both(Recipe(each * (1 + LORAX_KERNELS) * op_s, pinned=pinned))
-    if engine.kind == "sglang":
-        each = layers * matrices(modules, fused=True)
-        keeps = pinned or engine.adapter_loading.overlap is True
-        equal = Recipe(each * op_s, pins=0 if keeps else each)
-        return {False: equal, True: equal._replace(issue_s=STRIDED * equal.issue_s)}
-    return _both(Recipe(matrices(modules, fused=False) * op_s, pinned=pinned))
-
-
-def _both(recipe: Recipe) -> dict[bool, Recipe]:
-    """Engines without slots of one rank."""
-    return {False: recipe, True: recipe}

@@ -8,14 +8,14 @@ can still be priced at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
 
-from simlora.latency.profiles import Overlap
-from simlora.latency.step import StepPlan, StepTiming
+from simlora.latency.step import StepTiming
 
-if TYPE_CHECKING:
-    from simlora.latency.engine_latency import EngineLatency
-
+Overlap = Literal["pipelined", "alternating", "hidden"]
+"""Who waits for whom. pipelined: the host prepares a step ahead, and launches it when the step before has ended.
+alternating: the host waits for a step's tokens before it prepares the next. hidden: it prepares one while the GPU runs
+another."""
 
 _FOREVER = 1 << 60
 
@@ -144,11 +144,6 @@ def share_of(parts: StepParts, share: float, head: tuple[float, float], fixed_s:
     )
 
 
-TENSORS = 2
-"""Hidden states and residual go from stage to stage, each by a send of its own. Source: vLLM's IntermediateTensors of
-Llama and GroupCoordinator.send_tensor_dict, whose message of names and shapes over the CPU is left out."""
-
-
 class PipelineTiming(NamedTuple):
     """What each stage does, and the way between two of them."""
 
@@ -165,31 +160,3 @@ def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
     """
     more = layers % stages
     return tuple(layers // stages + (stages - 1 - more <= index < stages - 1) for index in range(stages))
-
-
-def split_stages(latency: EngineLatency, plan: StepPlan) -> PipelineTiming:
-    """The step's parts shared out by layers; those on the GPU add up to the step's on one stage."""
-    stages = latency.engine.pipeline_parallel_size
-    if stages == 1:
-        return PipelineTiming((latency.price(plan),), 0.0)
-    counts = stage_layers(latency.model.num_hidden_layers, stages)
-    parts, overlap = latency.parts(plan), latency.overlap
-    head_s = min(latency.operators.head_s(plan.num_requests) * latency.step_scale, parts.gpu[0])
-    fixed_s = latency.calibration.terms.host.parameters.launch_s * latency.step_scale
-    split = tuple(
-        share_of(
-            parts,
-            count / latency.model.num_hidden_layers,
-            (head_s, head_s if index == stages - 1 else 0.0),
-            fixed_s,
-            index == 0,
-        )
-        for index, count in enumerate(counts)
-    )
-    return PipelineTiming(tuple(assemble(each, overlap) for each in split), transfer_s(latency, plan.num_tokens))
-
-
-def transfer_s(latency: EngineLatency, tokens: int) -> float:
-    """Seconds of sending the tensors of that many tokens from a GPU to its peer in the next stage."""
-    model, collectives = latency.model, latency.collectives
-    return TENSORS * collectives.send_s(tokens * model.hidden_size * model.dtype_bytes) * latency.step_scale

@@ -20,10 +20,6 @@ ROOFLINE_ATTENTION_FRACTION = 0.35
 
 BLOCK_COSTS = ("dead_shrink_s", "dead_expand_s", "shrink_s", "shrink_wide_s", "expand_s", "expand_wide_s")
 
-START_VLLM_0_8 = StartParameters(base_s=40.0, lora_s=0.0, slot_s=3.5)
-"""Graph capture of vLLM 0.8.5 on an H100: 65 s with 8 slots to 1,328 s with 352 (public logs of
-FerranAgulloLopez/GPULLMAdapterOptimization, commit bae36e2d, 2025-11-14): 35 to 60 s and 3.5 s per slot."""
-
 ENGINE_TERMS = ("host", "lora_kernels", "copies", "front_end", "engine_start")
 
 
@@ -39,18 +35,22 @@ def gpu_id(gpu: GpuSpec) -> GpuId:
     )
 
 
-def scale_to_engine(calibration: Calibration, engine: EngineSettings) -> Calibration:
-    """Engine terms of another version or kind are kept as they are, and marked."""
+def scale_to_engine(
+    calibration: Calibration, engine: EngineSettings, start: StartParameters | None = None
+) -> Calibration:
+    """Engine terms of another version or kind are kept as they are, and marked.
+
+    start: the engine's own start, assumed.
+    """
     measured = calibration.engine
     same_version = engine.version.split(".")[:2] == measured.version.split(".")[:2]
     if engine.kind == measured.kind and same_version:
         return calibration
     note = f"engine terms of {measured.kind} {measured.version} used for {engine.kind} {engine.version}"
-    if engine.kind == "vllm" and engine.version.split(".")[:2] == ["0", "8"]:
-        start = calibration.terms.engine_start.model_copy(update={"parameters": START_VLLM_0_8, "basis": "assumed"})
-        calibration = calibration.model_copy(
-            update={"terms": calibration.terms.model_copy(update={"engine_start": start})}
-        )
+    if start is not None:
+        term = calibration.terms.engine_start.model_copy(update={"parameters": start, "basis": "assumed"})
+        terms = calibration.terms.model_copy(update={"engine_start": term})
+        calibration = calibration.model_copy(update={"terms": terms})
     return _marked(calibration, ENGINE_TERMS, note)
 
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.collectives import Collectives
-from simlora.latency.cuda_graphs import Regime, capture_sizes, padded_tokens
-from simlora.latency.execution import execution_rules
+from simlora.latency.cuda_graphs import Regime, padded_tokens
 from simlora.latency.host import Host
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.loads import Copies
 from simlora.latency.lora_kernels import LoraKernels
 from simlora.latency.operators import Attention, Operators
 from simlora.latency.overlap import alternating
+from simlora.latency.profile import EngineProfile
 from simlora.latency.ranges import StepRanges, largest, static_extrapolations
 from simlora.latency.shapes import Linear, lora_linears
 from simlora.latency.step import Prefill, StepPlan, StepTiming
@@ -38,6 +38,7 @@ class StepLatency:
         gpu: GpuSpec,
         engine: EngineSettings,
         calibration: Calibration,
+        profile: EngineProfile,
         step_scale: float = 1.0,
         slot_modules: tuple[str, ...] | None = None,
         adapter_modules: tuple[str, ...] = ALL_LINEAR,
@@ -46,19 +47,19 @@ class StepLatency:
         what an adapter holds (copied by a load). step_scale multiplies every step time."""
         terms, tp = calibration.terms, engine.tensor_parallel_size
         self.model, self.gpu, self.engine, self.calibration = model, gpu, engine, calibration
+        self.profile = profile
         self._scale = step_scale
         self.slot_modules = supported_modules(model, True) if slot_modules is None else slot_modules
         self.adapter_modules = adapter_modules
         self.slot_rank = engine.max_lora_rank
-        self._rules = rules = execution_rules(engine.version)
-        self.operators = Operators(terms.operators.parameters, model, tp, rules.default_penalties)
+        self.operators = Operators(terms.operators.parameters, model, tp, profile.default_penalties)
         self.attention = Attention.of(terms.attention.parameters, model, tp)
         self.lora = self._lora_kernels()
         self.host = Host(
             terms.host.parameters,
             model.num_hidden_layers,
             engine.enable_lora,
-            rules.full_decode_graphs,
+            profile.full_decode_graphs,
             engine.max_cpu_loras,
             engine.max_loras,
         )
@@ -69,8 +70,7 @@ class StepLatency:
             terms.collectives.parameters, model, tp, link, sharded, engine.max_lora_rank, pcie_only, sends
         )
         self.copies = Copies(terms.copies.parameters, model, tp, engine.max_lora_rank, adapter_modules)
-        sizes = capture_sizes(engine.max_num_seqs, engine.max_num_batched_tokens, rules)
-        self._pad = padded_tokens(() if engine.enforce_eager else sizes)
+        self._pad = padded_tokens(profile.capture_sizes)
         self._largest = len(self._pad) - 1
         self._skip_s = terms.host.parameters.skip_s * step_scale
         self._tail_s = terms.host.parameters.tail_s * step_scale
@@ -102,8 +102,8 @@ class StepLatency:
             experts=(model.num_experts, model.num_experts_per_tok),
             max_loras=engine.max_loras,
             specialize=engine.specialize_active_lora,
-            columns_sliced=self._rules.expand_columns_sliced,
-            unused_runs=self._rules.unused_lora_runs,
+            columns_sliced=self.profile.expand_columns,
+            unused_runs=self.profile.unused_runs,
         )
 
     def price(self, plan: StepPlan) -> StepTiming:
@@ -129,7 +129,7 @@ class StepLatency:
         if plan.skipped:
             skip_s = plan.skipped * self._skip_s
             host_s, repeat_host_s = host_s + skip_s, repeat_host_s + skip_s
-        if self._rules.alternates:
+        if self.profile.overlap == "alternating":
             return alternating(
                 (host_s + sync_s - launch_s, repeat_host_s - launch_s, launch_s + self._tail_s), load_s,
                 (base_s, attention_s, lora_s, collective_s), slope_s, valid_steps, extrapolated,
@@ -163,7 +163,7 @@ class StepLatency:
         """The same latency model with all step times (GPU, host, loads; not the front end) multiplied by `factor`."""
         scale = self._scale * factor
         modules = self.slot_modules, self.adapter_modules
-        return StepLatency(self.model, self.gpu, self.engine, self.calibration, scale, *modules)
+        return StepLatency(self.model, self.gpu, self.engine, self.calibration, self.profile, scale, *modules)
 
     def regime(self, num_tokens: int, decode_only: bool) -> Regime:
         """How vLLM launches a step of that many tokens."""
@@ -222,7 +222,7 @@ class StepLatency:
         padded = tokens if regime == "eager" else self._pad[tokens]
         host = self.host.cost(regime, tokens, requests, adapters, changed or not decode_only)
         again = self.host.cost(regime, tokens, requests, adapters, changed=False)
-        full_graph = regime == "graph" and self._rules.full_decode_graphs
+        full_graph = regime == "graph" and self.profile.full_decode_graphs
         rows = padded if full_graph else requests
         lora_runs = adapters > 0 or (self.engine.enable_lora and regime != "eager")
         scale = self._scale

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simlora.errors import ConfigError
-from simlora.latency.calibration import FAMILY_TERMS, OPTIONAL_TERMS, Calibration
+from simlora.latency.calibration import FAMILY_TERMS, OPTIONAL_TERMS, Calibration, StartParameters
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.scaling import scale_to_engine, scale_to_gpu
 from simlora.scenario.gpu import GpuSpec
@@ -44,28 +44,36 @@ def shipped() -> list[str]:
     return sorted(item.stem for item in CALIBRATION_FOLDER.glob("*.json"))
 
 
-def choose_calibration(gpu: GpuSpec, engine: EngineSettings, name_or_path: str | None = None) -> Calibration:
+def choose_calibration(
+    gpu: GpuSpec,
+    engine: EngineSettings,
+    name_or_path: str | None = None,
+    families: bool = False,
+    start: StartParameters | None = None,
+) -> Calibration:
     """The calibration named, or the nearest shipped one, carried over to this GPU and engine.
 
     Nearest by engine kind, then minor version, then GPU architecture, then GPU; for an engine that none was measured
     with, before the version, one that holds kernels of several families. `notes` of the result says what was chosen and
-    by which factors it was scaled, `extrapolated` which terms that concerns. Raises ConfigError.
+    by which factors it was scaled, `extrapolated` which terms that concerns.
+
+    Args:
+        families: steps or loads are priced by terms that a calibration may leave out (EngineProfile.families); the
+            nearest calibration that has them lends them.
+        start: engine start where the calibration is of another engine or version (EngineProfile.start).
+
+    Raises:
+        ConfigError: no such name or file, or no shipped calibration has the terms.
     """
     if name_or_path is None:
-        calibration = _nearest(gpu, engine)
+        calibration = _nearest(gpu, engine, families)
         note = f"calibration {calibration.id} chosen for {engine.kind} {engine.version} on {gpu.name}"
     else:
         calibration = load_calibration(name_or_path)
         note = f"calibration {calibration.id} as asked for"
     noted = calibration.model_copy(update={"notes": (*calibration.notes, note)})
-    scaled = scale_to_gpu(scale_to_engine(noted, engine), gpu)
-    return _with_families(scaled, gpu) if needs_families(engine) else scaled
-
-
-def needs_families(engine: EngineSettings) -> bool:
-    """Whether steps or loads of this engine are priced by terms that a calibration may leave out."""
-    loading = engine.adapter_loading
-    return engine.kind != "vllm" or engine.kernels != "padded" or bool(loading.overlap) or loading.pinned is False
+    scaled = scale_to_gpu(scale_to_engine(noted, engine, start), gpu)
+    return _with_families(scaled, gpu) if families else scaled
 
 
 def _with_families(calibration: Calibration, gpu: GpuSpec) -> Calibration:
@@ -89,17 +97,17 @@ def _with_families(calibration: Calibration, gpu: GpuSpec) -> Calibration:
     )
 
 
-def _nearest(gpu: GpuSpec, engine: EngineSettings) -> Calibration:
+def _nearest(gpu: GpuSpec, engine: EngineSettings, families: bool) -> Calibration:
     candidates = [load_calibration(name) for name in shipped()]
     if not candidates:
         raise ConfigError("<arguments>", "calibration", None, f"no calibration is shipped in {CALIBRATION_FOLDER}")
 
-    other_kernels = needs_families(engine)
+    measured = any(candidate.engine.kind == engine.kind for candidate in candidates)
 
     def distance(candidate: Calibration) -> tuple[bool, bool, bool, bool, bool, str]:
         return (
             candidate.engine.kind != engine.kind,
-            engine.kind != "vllm" and other_kernels and candidate.terms.lora_families is None,
+            families and not measured and candidate.terms.lora_families is None,
             candidate.engine.version != minor_version(engine.version),
             candidate.gpu.architecture != gpu.architecture,
             candidate.gpu.name != gpu.name,

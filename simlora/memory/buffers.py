@@ -1,8 +1,9 @@
-"""Memory of Punica and of the naive baselines: weights, buffers for whole adapters, KV pages.
+"""Memory of an engine that keeps whole adapters in buffers: weights, buffers of the largest rank, KV pages.
 
-Punica's code (591b598) creates adapters outside any pool and pages one by one; here the buffers are set apart first and
-the pages share what is left of gpu_memory_utilization. It sizes every projection as if keys and values were as wide as
-the hidden state (11 h + 3 f elements per layer and rank); here each has its own width, the same for multi-head models.
+The buffers are set apart first, and the pages share what is left of gpu_memory_utilization. Each projection has its own
+width. (Punica's code, 591b598, creates adapters outside any pool, pages one by one, and sizes every projection as if
+keys and values were as wide as the hidden state: 11 h + 3 f elements per layer and rank, the same for multi-head
+models.)
 """
 
 from __future__ import annotations
@@ -10,31 +11,25 @@ from __future__ import annotations
 from simlora.memory.inputs import MemoryInputs, activation_part, context_part, weight_part
 from simlora.memory.ledger import ADAPTERS, AdapterRoom, EngineLedger, Part
 from simlora.memory.tensors import Shard, adapter_shard_bytes
-from simlora.scenario.lora_modules import ALL_LINEAR
-
-_WORDS = {
-    "punica": ("adapter buffers", "pages"),
-    "grouped": ("adapters", "blocks"),
-    "sequential": ("adapters", "blocks"),
-    "merged-swap": ("merged adapter", "blocks"),
-}
 
 
-def naive_ledger(inputs: MemoryInputs) -> EngineLedger:
-    """The GPU of the pipeline stage with the fewest blocks."""
+def buffer_ledger(
+    inputs: MemoryInputs, label: str = "adapters", unit_name: str = "blocks", modules: tuple[str, ...] | None = None
+) -> EngineLedger:
+    """The GPU of the pipeline stage with the fewest blocks.
+
+    Args:
+        label: of the buffers.
+        unit_name: of the KV cache's units, in the plural.
+        modules: what every buffer holds; None: the adapters' modules.
+    """
+    words = (label, unit_name, inputs.modules if modules is None else modules)
     stages = inputs.shards(inputs.engine.block_size, inputs.largest_rank)
-    return min((_stage(inputs, shard) for shard in stages), key=lambda ledger: ledger.kv_units)
+    return min((_stage(inputs, shard, *words) for shard in stages), key=lambda ledger: ledger.kv_units)
 
 
-def adapter_modules(kind: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Modules that a buffer holds: Punica has all seven linear layers in each."""
-    return ALL_LINEAR if kind == "punica" else modules
-
-
-def _stage(inputs: MemoryInputs, shard: Shard) -> EngineLedger:
+def _stage(inputs: MemoryInputs, shard: Shard, label: str, unit_name: str, modules: tuple[str, ...]) -> EngineLedger:
     engine, rank = inputs.engine, inputs.largest_rank
-    label, unit_name = _WORDS[engine.kind]
-    modules = adapter_modules(engine.kind, inputs.modules)
     slots = engine.max_loras if rank else 0
     one = adapter_shard_bytes(inputs.model, rank, modules, inputs.tp)
     note = f"{slots} of rank {rank}, {one / 1e6:.1f} MB each" if rank else "no adapters"

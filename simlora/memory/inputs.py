@@ -10,7 +10,7 @@ from simlora.memory.gpu_memory import CachingAllocator, cuda_total_bytes
 from simlora.memory.ledger import ACTIVATIONS, CONTEXT, GRAPHS, WEIGHTS, Part
 from simlora.memory.profile_peak import profile_peak_bytes
 from simlora.memory.tensors import MemorySettings, Shard, shards, weight_tensors
-from simlora.memory.vllm_rules import BASE_GRAPH_BYTES_PER_LAYER, LORA_GRAPH_BYTES_PER_LAYER, V0_8_5
+from simlora.scenario.engines.vllm_versions import V0_8_5
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes
 from simlora.scenario.model import ModelSpec
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
 
 
-PLAIN_RULES = replace(V0_8_5, version="plain", extra_vocab_rows=0, expert_lora=True)
+BASE_GRAPH_BYTES_PER_LAYER = 237e3
+"""One CUDA graph without LoRA kernels, per layer: vLLM 0.19 estimates 102 graphs of models of 28 to 80 layers at 0.0225
+GiB per layer (0.019 to 0.026). [planner], see scenario/engines/vllm_versions.py"""
+LORA_GRAPH_BYTES_PER_LAYER = 314e3
+"""One CUDA graph with LoRA kernels, per layer: 86 of them cost 0.62 GB (8 slots of rank 16) and 1.11 GB (32 of rank 64)
+on Llama-3.1-8B. vLLM multiplies one sample of 2 MiB granularity, so the mean of the two is used. [h200]"""
+
+PLAIN_RULES = replace(V0_8_5.memory, version="plain", extra_vocab_rows=0, expert_lora=True)
 """A PyTorch process with NCCL and no vLLM: its memory outside PyTorch is taken to be what vLLM 0.8.5 had."""
 TYPICAL_SEQUENCES = 256
 """Sequences whose logits the peak counts at most: these engines keep no memory back for a full house of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from simlora.memory.shortage import Shortage, gb
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.model import ModelSpec
@@ -88,6 +89,20 @@ class Ledger(Protocol):
     @property
     def host_bytes(self) -> int:
         """Host memory of the replica's adapters."""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Capacity of the KV cache as the engine reports it."""
+
+    @property
+    def fits(self) -> bool:
+        """The engine starts, serves its longest sequence, and can load every adapter."""
+
+    def entries(self) -> list[tuple[str, int, str]]:
+        """(label, bytes, note) of all parts, the KV cache and what is free: they add up to total_bytes."""
+
+    def takers(self) -> dict[str, int]:
+        """Label -> bytes of what the budget pays for beside the KV cache."""
 
 
 WEIGHTS, ADAPTERS, ACTIVATIONS, GRAPHS, CONTEXT, SLACK = "weights", "adapters", "activations", "graphs", "cuda", "slack"
@@ -169,6 +184,10 @@ class EngineLedger:
         return self.kv_units * self.kv_unit_tokens
 
     @property
+    def kv_tokens(self) -> int:
+        return self.usable_kv_tokens
+
+    @property
     def headroom_bytes(self) -> int:
         """Free on the GPU once the engine runs, peaks counted as in use. Negative: it would run out."""
         return self.total_bytes - sum(part.bytes for part in self.parts) - self.kv_bytes
@@ -191,3 +210,41 @@ class EngineLedger:
     def adapter_bytes(self, rank: int) -> int:
         """One adapter of that rank in host memory: the modules that the engine serves, unsharded."""
         return adapter_bytes(self.model, rank, self.adapter_modules)
+
+    def entries(self) -> list[tuple[str, int, str]]:
+        """Every part of the engine, then its KV cache and what is free."""
+        parts = [(part.label, part.bytes, part.note) for part in self.parts if part.bytes or part.role == ADAPTERS]
+        tokens = "" if self.kv_unit_tokens == 1 else f" of {self.kv_unit_tokens} tokens: {self.usable_kv_tokens} tokens"
+        note = f"{self.kv_units} {self.unit_name}{tokens}"
+        return [*parts, (self.kv_label, self.kv_bytes, note), ("free", self.headroom_bytes, "")]
+
+    def takers(self) -> dict[str, int]:
+        """Every part that the budget pays for."""
+        return {part.label: part.bytes for part in self.parts if part.in_budget}
+
+
+class LedgerRow(NamedTuple):
+    """One line: bytes on one GPU and their share of its memory."""
+
+    label: str
+    bytes: int
+    share: float
+    note: str
+
+
+def ledger_rows(ledger: Ledger) -> list[LedgerRow]:
+    """Rows that add up to the GPU's memory as CUDA reports it; the last one is negative if the engine cannot start."""
+    return [LedgerRow(label, size, size / ledger.total_bytes, note) for label, size, note in ledger.entries()]
+
+
+def binding(ledger: Ledger, problem: Shortage | None = None) -> str:
+    """What limits the replica: why it does not start (problem, as engines/fit.py finds it), or what takes the most from
+    the KV cache."""
+    if problem is not None:
+        return f"does not fit: {problem.message}"
+    takers = ledger.takers()
+    label = max(takers, key=lambda name: takers[name])
+    return (
+        f"{label} take {takers[label] / ledger.budget_bytes:.0%} of the {gb(ledger.budget_bytes)} that the engine may "
+        f"use; the KV cache gets {ledger.kv_bytes / ledger.budget_bytes:.0%}, {ledger.kv_tokens} tokens"
+    )

@@ -7,7 +7,15 @@ token of each sequence through lm_head and the sampler.
 from __future__ import annotations
 
 from simlora.memory.tensors import Shard
-from simlora.memory.vllm_rules import FORWARD_HIDDEN_COPIES, PIPELINE_HIDDEN_COPIES, SAMPLER_FIXED_BYTES
+
+FORWARD_HIDDEN_COPIES = 4
+"""Copies of the hidden states alive at the peak of the forward pass beside the MLP's own tensors: 4.2 on CodeLlama-7B
+and on Granite-8B. [planner], see scenario/engines/vllm_versions.py"""
+PIPELINE_HIDDEN_COPIES = 2
+"""Hidden states and residual that a pipeline stage receives. [planner] with PP 4."""
+SAMPLER_FIXED_BYTES = 59e6
+"""Alive beside one copy of the hidden states while the sampler runs (cuBLAS workspace of 32 MiB, small buffers): 0.055
+GiB alike for Llama 8B and 70B, Qwen 7B and 72B, phi-4. [planner]"""
 
 _LEGACY_REUSED_BYTES = 0.26e9
 """0.5.0: blocks of the forward pass that its LoRA logits reuse; fitted, alike for Llama-2 7B and 13B."""

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from simlora.memory.vllm_rules import MemoryRules
+from simlora.scenario.engines.vllm_versions import MemoryRules
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, module_shape
 from simlora.scenario.model import ModelSpec
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
 
 
 @dataclass(frozen=True)
@@ -45,36 +42,13 @@ class MemorySettings:
     num_gpu_blocks_override: int | None = None
     enforce_eager: bool = False
     specialize_active_lora: bool = False
+    draft_tokens: int = 0
+    """Tokens proposed to each request in a step (speculative decoding)."""
 
     @property
     def workers(self) -> int:
         """GPUs of the replica, one worker process each."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-def settings_of(scenario: Scenario) -> MemorySettings:
-    """The settings of a loaded scenario."""
-    engine = scenario.engine
-    return MemorySettings(
-        version=engine.version,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_model_len=engine.max_model_len,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        tensor_parallel_size=engine.tensor_parallel_size,
-        pipeline_parallel_size=engine.pipeline_parallel_size,
-        enable_lora=engine.enable_lora,
-        max_loras=engine.max_loras,
-        max_lora_rank=engine.max_lora_rank,
-        max_cpu_loras=engine.max_cpu_loras,
-        fully_sharded_loras=engine.fully_sharded_loras,
-        slot_modules=scenario.slot_modules,
-        router_slots=engine.lora_target_modules == "all",
-        block_size=engine.block_size,
-        num_gpu_blocks_override=engine.num_gpu_blocks_override,
-        enforce_eager=engine.enforce_eager,
-        specialize_active_lora=engine.specialize_active_lora,
-    )
 
 
 _VOCAB_PADDING = 64

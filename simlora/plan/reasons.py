@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from simlora.results.shares import CATEGORIES
+from simlora.engines.registry import engine_spec
+from simlora.results.words import CATEGORY_WORDS
 from simlora.scenario.root import Scenario
 
 NOTABLE = 0.01
@@ -32,13 +33,13 @@ def reasons(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> tupl
 def _sentences(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> Iterator[str]:
     binding, shares = summary["bottleneck"]["binding"], summary["bottleneck"]["shares"]
     if binding is not None:
-        yield f"most request time goes to {CATEGORIES[binding].phrase} ({shares[binding]:.0%})"
+        yield f"most request time goes to {CATEGORY_WORDS[binding]} ({shares[binding]:.0%})"
     yield from _lost(summary)
     if scenario.cluster.topology == "dedicated":
         busy = summary["gpu"]["busy_fraction"] or 0.0
         yield f"{len(summary['replicas']):,} deployments of a whole model each, busy {_percent(busy)} of the time"
     else:
-        yield f"adapters: {_adapter_memory(scenario)}{_hits(summary)}"
+        yield f"adapters: {engine_spec(scenario.engine.kind).adapter_memory(scenario)}{_hits(summary)}"
         yield from _loads(summary)
         yield from _kernels(summary, scenario)
     usage = summary["memory"]["kv_usage_max"]
@@ -56,24 +57,6 @@ def _lost(summary: dict[str, Any]) -> Iterator[str]:
             yield f"{counts[name]:,} of {counts['offered']:,} requests {name}"
 
 
-def _adapter_memory(scenario: Scenario) -> str:
-    """Where the engine keeps adapters on the GPU."""
-    engine = scenario.engine
-    if engine.kind == "slora":
-        pool = "share one pool with the KV cache" if engine.unified_memory else "have a pool of their own"
-        return f"{pool}, each at its own rank (q, k, v and o projections only)"
-    if engine.kind == "lorax":
-        return f"{engine.adapter_memory_fraction:.0%} of GPU memory, in turns of {engine.adapter_cycle_time_s:g} s"
-    if engine.kind == "sglang":
-        return f"{engine.max_loras} slots of rank {engine.max_lora_rank}, the base model's included"
-    if engine.kind == "merged-swap":
-        return "one at a time, merged into the weights"
-    if engine.kind == "vllm":
-        return f"{engine.max_loras} slots of rank {engine.max_lora_rank} on each GPU"
-    ranks = (rank for rank, count in scenario.adapters.rank_counts().items() if count > 0)
-    return f"{engine.max_loras} buffers of rank {max(ranks, default=0)}"
-
-
 def _hits(summary: dict[str, Any]) -> str:
     rate = summary["adapters"]["gpu_hit_rate"]
     return "" if rate is None else f"; {_percent(rate)} of requests found theirs on the GPU"
@@ -88,7 +71,7 @@ def _loads(summary: dict[str, Any]) -> Iterator[str]:
 
 def _kernels(summary: dict[str, Any], scenario: Scenario) -> Iterator[str]:
     share = summary["bottleneck"]["shares"]["decode_lora"]
-    if not scenario.engine.enable_lora or share is None or scenario.engine.kind == "merged-swap":
+    if not scenario.engine.enable_lora or share is None or engine_spec(scenario.engine.kind).merges:
         return
     waste = summary["ranks"]["padded_compute_waste_fraction"]
     padding = f"; {_percent(waste)} of LoRA compute is padding" if waste and waste >= NOTABLE else ""

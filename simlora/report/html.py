@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simlora.engines.fit import build_ledger, scenario_shortage
-from simlora.engines.ledger_rows import binding, ledger_rows
+from simlora.memory.ledger import binding, ledger_rows
 from simlora.report import facts, units
 from simlora.report.charts import cdf_chart, timeline_chart
 from simlora.report.decision import change_label, recommendation
@@ -132,7 +132,7 @@ def _tables(summary: Summary, measured: Measured) -> dict[str, Any]:
 
 def _latencies(summary: Summary) -> Any:
     """(label, is a detail of the row before, cells)."""
-    for label, key in facts.latencies():
+    for label, key in facts.LATENCIES:
         yield label, False, [units.ms(summary[key][name]) for name in facts.STATISTICS]
         for tier, block in facts.cold_starts(summary) if key == "ttft_s" else ():
             yield tier, True, [units.ms(block[name]) if name in block else "" for name in facts.STATISTICS]

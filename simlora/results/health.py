@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simlora.results.engine_terms import QUEUE_COUNTS_AS_SEATED, SEATS, TOKEN_BUDGETS, kind_of
+from simlora.engines.registry import engine_spec
 from simlora.results.measured import Measured
-from simlora.results.shares import bottleneck
-from simlora.results.summary_metric import Metric
 from simlora.results.timeline import WAITS, Timeline
 
 Floats = npt.NDArray[np.float64]
@@ -27,16 +25,15 @@ RESOURCE_NAMES = {
     "slots": "time with somebody waiting for an adapter slot",
     "rate": "offered over served rate",
 }
-"""Resources that every engine has; seats and tokens have the engine's own names."""
+"""Resources that every engine has; max_num_seqs and the token budget have the engine's own names."""
 
 RULE = f"load + queue_slots > {THRASHING_SHARE:g} of request-seconds"
 
 
-def thrashing(measured: Measured) -> bool | None:
-    """Whether RULE holds; None when no request spent any time."""
-    shares = measured.once(bottleneck)["shares"]
+def health_block(shares: dict[str, float | None]) -> dict[str, Any]:
+    """{thrashing, rule}; thrashing is None when no request spent any time."""
     load, slots = shares["load"], shares["queue_slots"]
-    return None if load is None or slots is None else load + slots > THRASHING_SHARE
+    return {"thrashing": None if load is None or slots is None else load + slots > THRASHING_SHARE, "rule": RULE}
 
 
 def saturation(measured: Measured) -> dict[str, Any]:
@@ -44,8 +41,8 @@ def saturation(measured: Measured) -> dict[str, Any]:
 
     utilisation is the largest of these, resource its name, margin_fraction 1 - utilisation (0 at least):
     - kv, seqs, tokens: time mean of used over available KV blocks, running requests over max_num_seqs, and tokens of a
-      step over max_num_batched_tokens, of the busiest replica; or what an engine has in their place (LoRAX's seats hold
-      waiting requests, too, and only prompts count in the prefill budgets of the published engines);
+      step over max_num_batched_tokens, of the busiest replica; or what an engine has in their place (Limits in
+      engines/spec.py);
     - slots: share of the time in which a request waited for an adapter slot;
     - rate: offered over served rate, when the number of requests in the system keeps growing (no steady state).
     Time means are over first to last arrival. confident is False above NEAR_SATURATION: there an error of a few per
@@ -66,20 +63,20 @@ def saturation(measured: Measured) -> dict[str, Any]:
 
 def resource_name(resource: str, engine: Any) -> str:
     """A resource of `saturation` in words."""
-    kind = kind_of(engine)
-    own = {"seqs": SEATS.get(kind, "max_num_seqs"), "tokens": TOKEN_BUDGETS.get(kind) or "max_num_batched_tokens"}
+    limits = engine_spec(engine.kind).limits
+    own = {"seqs": limits.seqs, "tokens": limits.tokens or "max_num_batched_tokens"}
     return RESOURCE_NAMES.get(resource) or own[resource]
 
 
-def health_notes(measured: Measured) -> list[str]:
+def health_notes(thrashing: bool | None, limit: dict[str, Any], engine: Any) -> list[str]:
     """Warnings as sentences, for the notes of a summary."""
-    notes, limit = [], measured.once(saturation)
-    if thrashing(measured):
+    notes = []
+    if thrashing:
         notes.append(
             f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time"
         )
     if not limit["confident"]:
-        name = resource_name(limit["resource"], measured.log.scenario.engine)
+        name = resource_name(limit["resource"], engine)
         notes.append(
             f"near saturation ({name} at {limit['utilisation'] * 100:.0f} %): waits and TTFT are uncertain, since "
             "step times 5 % longer or shorter can change them several times over; throughput is less affected"
@@ -104,7 +101,7 @@ def _of_replica(engine: Any, timeline: Timeline, begin_s: float, end_s: float) -
     runs = timeline.replica.runs
     used: dict[str, tuple[Floats, float | None]] = {
         "kv": (runs["kv_used_blocks"], timeline.replica.kv_blocks),
-        "seqs": (_seated(engine, runs), getattr(engine, "max_num_seqs", None)),
+        "seqs": (_counted(engine, runs), getattr(engine, "max_num_seqs", None)),
         "tokens": _tokens(engine, runs),
         "slots": ((runs["waiting_slots"] > 0).astype(np.float64), 1.0),
     }
@@ -116,19 +113,18 @@ def _of_replica(engine: Any, timeline: Timeline, begin_s: float, end_s: float) -
     return out
 
 
-def _seated(engine: Any, runs: dict[str, Floats]) -> Floats:
-    """Requests that take a seat."""
-    if kind_of(engine) not in QUEUE_COUNTS_AS_SEATED:
+def _counted(engine: Any, runs: dict[str, Floats]) -> Floats:
+    """Requests that count in max_num_seqs, or in what stands for it."""
+    if not engine_spec(engine.kind).limits.queue_counts:
         return runs["running"]
     return sum((runs[name] for name in WAITS), start=runs["running"])
 
 
 def _tokens(engine: Any, runs: dict[str, Floats]) -> tuple[Floats, float | None]:
     """(tokens of a step that count in the engine's budget, the budget)."""
-    kind = kind_of(engine)
-    if kind not in TOKEN_BUDGETS:
-        return runs["decode_count"] + runs["prefill_tokens"], getattr(engine, "max_num_batched_tokens", None)
-    return runs["prefill_tokens"], engine.max_num_batched_tokens if TOKEN_BUDGETS[kind] else None
+    limits = engine_spec(engine.kind).limits
+    tokens = runs["prefill_tokens"] + (runs["decode_count"] if limits.decodes_count else 0.0)
+    return tokens, engine.max_num_batched_tokens if limits.tokens else None
 
 
 def _offered_over_served(measured: Measured, begin_s: float, end_s: float) -> float | None:
@@ -151,10 +147,3 @@ def _offered_over_served(measured: Measured, begin_s: float, end_s: float) -> fl
 def _mean_in_system(arrival: Floats, left: Floats, begin_s: float, end_s: float, samples: int = 64) -> float:
     at = np.linspace(begin_s, end_s, samples)
     return float(np.mean(np.searchsorted(arrival, at, side="right") - np.searchsorted(left, at, side="right")))
-
-
-HEALTH = (
-    Metric("health.thrashing", "", thrashing, "whether the rule holds"),
-    Metric("health.rule", "", lambda m: RULE, "when serving is called thrashing"),
-)
-SATURATION = (Metric("saturation", "", lambda m: m.once(saturation), "how near the system was to its limit"),)

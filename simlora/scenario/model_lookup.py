@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simlora.scenario.base import WrongValueError, unknown_name
-from simlora.scenario.engines.vllm_versions import VersionRules
 from simlora.scenario.model import ALIASES, MODELS, ModelSpec, builtin_model
 
 ARCHITECTURES = (
@@ -29,8 +28,31 @@ _MXFP4_BYTES = 17 / 32
 """Bytes of one MXFP4 element: 4 bits, and one 8-bit scale for 32 elements (OCP Microscaling Formats 1.0)."""
 
 
-def find_model(name: str, folder: Path, rules: VersionRules) -> ModelSpec:
-    """Dimensions of the model as that engine version serves it.
+@dataclass(frozen=True)
+class ModelSupport:
+    """Which models, and which modules of them, an engine serves with adapters."""
+
+    served_by: str
+    """The engine, for messages."""
+    architectures: frozenset[str]
+    embedding_architectures: frozenset[str]
+    """Classes that list embed_tokens and lm_head as LoRA modules."""
+    expert_lora: bool
+    """LoRA on the experts of a mixture is wrapped."""
+
+
+LLAMA_LIKE = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"})
+KNOWN_MODELS = ModelSupport(
+    served_by="simlora",
+    architectures=frozenset(ARCHITECTURES),
+    embedding_architectures=LLAMA_LIKE | {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
+    expert_lora=True,
+)
+"""All that is read here: what an engine serves unless it says otherwise."""
+
+
+def find_model(name: str, folder: Path, support: ModelSupport) -> ModelSpec:
+    """Dimensions of the model as the engine serves it.
 
     Args:
         name: built-in name, Hugging Face id of a built-in model, or path of a config.json or of its folder.
@@ -43,9 +65,9 @@ def find_model(name: str, folder: Path, rules: VersionRules) -> ModelSpec:
     spec = read_hf_config(path) if path else builtin_model(name)
     if spec is None or (_is_path(name) and path is None):
         raise WrongValueError("model", name, _unknown(name))
-    if spec.architecture not in rules.architectures:
-        raise WrongValueError("model", name, f"vLLM {rules.version} does not serve {spec.architecture}")
-    return replace(spec, has_lora_embeddings=spec.architecture in rules.embedding_architectures)
+    if spec.architecture not in support.architectures:
+        raise WrongValueError("model", name, f"{support.served_by} does not serve {spec.architecture}")
+    return replace(spec, has_lora_embeddings=spec.architecture in support.embedding_architectures)
 
 
 def _is_path(name: str) -> bool:

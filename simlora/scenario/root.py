@@ -13,7 +13,6 @@ from simlora.scenario.base import Config, WrongValueError, auto
 from simlora.scenario.checks import check_scenario, drop_unbuilt
 from simlora.scenario.cluster import ClusterConfig
 from simlora.scenario.engines import AnyEngine, VllmConfig
-from simlora.scenario.engines.vllm_versions import VersionRules
 from simlora.scenario.gpu import GpuConfig, GpuSpec
 from simlora.scenario.lora_modules import adapter_modules, slot_modules, supported_modules
 from simlora.scenario.model import ModelSpec
@@ -96,7 +95,7 @@ class Scenario(Config):
         self._folder = context.get("folder", Path())
         self._raw = self.model_dump(mode="json", exclude_unset=True)
         self._gpu_spec = self.gpu.resolve()
-        self._model_spec = find_model(self.model, self._folder, self.rules)
+        self._model_spec = find_model(self.model, self._folder, self.engine.model_support)
         for name, section in resolve_sections(self).items():
             self.__dict__[name] = section  # frozen from here on
         check_scenario(self)
@@ -116,11 +115,6 @@ class Scenario(Config):
     def gpu_spec(self) -> GpuSpec:
         """Datasheet values of the GPU, overrides in place."""
         return self._gpu_spec
-
-    @property
-    def rules(self) -> VersionRules:
-        """Models and modules that the engine supports."""
-        return self.engine.rules
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -145,7 +139,7 @@ class Scenario(Config):
     @property
     def slot_modules(self) -> tuple[str, ...]:
         """Modules that every slot holds GPU memory for."""
-        supported = supported_modules(self.model_spec, self.rules.expert_lora)
+        supported = supported_modules(self.model_spec, self.engine.model_support.expert_lora)
         return slot_modules(self.engine.lora_target_modules, self.adapter_modules, supported)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from simlora.cluster.router import NamedRouter, RoundRobin, Router
 from simlora.engines.base import Engine
 from simlora.engines.fit import require_fit
 from simlora.engines.inputs import InitialAdapters, Inputs
-from simlora.engines.registry import builder
+from simlora.engines.pricing import scenario_latency
+from simlora.engines.registry import engine_spec
 from simlora.engines.request import Request
 from simlora.engines.vllm.lanes import VllmLanes
-from simlora.latency.family_latency import step_latency
-from simlora.latency.store import calibration_sha256, choose_calibration
+from simlora.latency.store import calibration_sha256
 from simlora.scenario.cluster import router_class
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
@@ -41,24 +41,9 @@ def build_inputs(
     original = scenario if scenario.cluster.topology == "dedicated" else None
     if original is not None:
         scenario = dedicated.deployment_scenario(original)
-    calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
-    latency = step_latency(
-        scenario.model_spec,
-        scenario.gpu_spec,
-        scenario.engine,
-        calibration,
-        step_scale,
-        scenario.slot_modules,
-        scenario.adapter_modules,
-        _disk_bytes_per_s(scenario),
-    )
+    latency = scenario_latency(scenario, step_scale)
     initial = initial or initial_adapters(scenario)
     return Inputs(scenario, adapters, requests, require_fit(scenario), latency, initial, original)
-
-
-def _disk_bytes_per_s(scenario: Scenario) -> float | None:
-    disk_gib_s = scenario.storage.disk_gib_s
-    return None if disk_gib_s is None else disk_gib_s * 2**30
 
 
 def initial_adapters(scenario: Scenario) -> InitialAdapters:
@@ -87,7 +72,7 @@ def make_requests(inputs: Inputs) -> list[Request]:
 
 def make_engine(inputs: Inputs) -> Engine:
     """One replica's engine."""
-    return builder(inputs.scenario.engine.kind)(inputs)
+    return engine_spec(inputs.scenario.engine.kind).build(inputs)
 
 
 def make_router(inputs: Inputs) -> Router:
@@ -119,10 +104,9 @@ def _make_replica(index: int, engine: Engine, inputs: Inputs, clock: Clock, coal
 
 def load_bytes(inputs: Inputs, replica: Replica) -> int:
     """Host-to-device bytes of a replica's loads (what tensor-parallel workers copy twice counted once)."""
-    crossings = 2 if inputs.scenario.engine.kind == "slora" and inputs.scenario.engine.artifact else 1
     model, modules = inputs.scenario.model_spec, inputs.latency.adapter_modules
     loads = replica.engine.counters().loads_by_rank.items()
-    return crossings * sum(n * adapter_bytes(model, rank, modules) for rank, n in loads)
+    return inputs.latency.profile.crossings * sum(n * adapter_bytes(model, rank, modules) for rank, n in loads)
 
 
 def calibration_record(inputs: Inputs) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from simlora.engines.pricing import scenario_calibration
 from simlora.errors import ConfigError
-from simlora.latency.store import choose_calibration
 from simlora.results.metrics import METRICS
 from simlora.runs.recorded import RecordedRequests, RecordedRun, read_recorded_run, run_folders
 from simlora.runs.run_file import SERVER
@@ -101,7 +101,7 @@ def notes_of(recorded: RecordedRun, options: ReplayOptions) -> list[str]:
     """Assumptions and approximations of one run, each a sentence."""
     requests = recorded.requests
     scenario = scenario_of_run(recorded, recorded.ranks, options)
-    calibration = choose_calibration(scenario.gpu_spec, scenario.engine, scenario.calibration)
+    calibration = scenario_calibration(scenario)
     notes = list(calibration.notes)
     version = scenario.engine.version
     if recorded.run.server != SERVER and not f"{recorded.run.server_version}.".startswith(f"{version}."):

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simlora.engines.pricing import scenario_calibration
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration, EngineId, Term
-from simlora.latency.store import choose_calibration, minor_version
+from simlora.latency.store import minor_version
 from simlora.runs.recorded import RecordedRun, read_recorded_run, run_folders
 from simlora.scenario.root import Scenario
 from simlora.validate.fit_errors import FitError, errors_of, rms_error
@@ -159,7 +160,7 @@ def _base(runs: Sequence[RecordedRun], name: str | None) -> Calibration:
         ):
             if of_run != of_first:
                 raise ConfigError(run.source, key, of_run, f"{of_first}, as in {runs[0].source}: one fit, one server")
-    base = choose_calibration(first.gpu_spec, first.engine, name)
+    base = scenario_calibration(first)
     engine = EngineId(kind=first.engine.kind, version=minor_version(first.engine.version))
     cpu = next((run.run.host.cpu for run in runs if run.run.host and run.run.host.cpu), None)
     provenance = base.provenance.model_copy(update={"host_cpu": cpu or "not recorded", "host_factors": {}})

@@ -135,11 +135,7 @@ def on_its_host(inputs: Inputs, run: RunFile, step_scale: float) -> Inputs:
     factor = host_factor(run, latency.calibration)
     if factor == 1.0:
         return inputs
-    modules = latency.slot_modules, latency.adapter_modules
-    calibration = scale_host(latency.calibration, factor)
-    latency = type(latency)(
-        latency.model, latency.gpu, latency.engine, calibration, step_scale, *modules, latency.disk_bytes_per_s
-    )
+    latency = latency.with_calibration(scale_host(latency.calibration, factor), step_scale)
     return replace(inputs, latency=latency)
 
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simlora.engines.fit import build_ledger, scenario_shortage
-from simlora.engines.ledger_rows import ledger_rows
-from simlora.engines.lorax.memory import padded_rank
+from simlora.engines.lorax.profile import padded_rank
 from simlora.engines.slora.fragmentation import ContiguousPool, PagedPool, PieceAllocator
 from simlora.engines.slora.memory import PAGES, PoolGeometry
 from simlora.errors import ConfigError
-from simlora.memory.ledger import EngineLedger
+from simlora.memory.ledger import EngineLedger, ledger_rows
 from simlora.memory.tensors import adapter_shard_bytes, module_shard
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.load import scenario_from_dict

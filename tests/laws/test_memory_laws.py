@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simlora.engines.ledger_rows import ledger_rows
 from simlora.engines.vllm.ledger import compute_ledger
 from simlora.memory.copies import CopyEngine, CopyMode, Stage
+from simlora.memory.ledger import ledger_rows
 from simlora.memory.pools import Pool
 from simlora.memory.residents import AdapterTiers, ResidentSet, make_policy
 from simlora.memory.tensors import MemorySettings

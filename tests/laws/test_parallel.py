@@ -23,8 +23,8 @@ from simlora.memory.tensors import (
     slot_bytes,
     weight_tensors,
 )
-from simlora.memory.vllm_rules import memory_rules
 from simlora.results.summary import summarize
+from simlora.scenario.engines.vllm_versions import memory_rules
 from simlora.scenario.gpu import GPUS
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes, module_shape

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simlora.engines.registry import engine_spec
+from simlora.latency.calibration import Calibration
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.family_latency import step_latency
+from simlora.latency.profile import EngineProfile
 from simlora.latency.step import AdapterMix, Prefill, StepPlan
 from simlora.latency.step_latency import StepLatency
 from simlora.latency.store import choose_calibration
-from simlora.scenario.gpu import builtin_gpu
+from simlora.scenario.gpu import GpuSpec, builtin_gpu
 from simlora.scenario.model import builtin_model
 
 TRUTH = Path(__file__).parents[2].parent / "shared" / "truth" / "vllm-0.20.2-h200"
@@ -46,13 +49,20 @@ class Engine:
     kernels: str = "padded"
     pipeline_parallel_size: int = 1
     adapter_loading: Loading = Loading()
+    speculative: None = None
+
+
+def calibrated(device: GpuSpec, engine: Any) -> tuple[Calibration, EngineProfile]:
+    """The calibration chosen for an engine, and the engine's profile."""
+    profile = engine_spec(engine.kind).profile(engine)
+    return choose_calibration(device, engine, None, profile.families, profile.start), profile
 
 
 def make_latency(model: str = "llama-3.1-8b", gpu: str = "h200-141gb", **flags: Any) -> StepLatency:
     spec, device = builtin_model(model), builtin_gpu(gpu)
     assert spec is not None and device is not None
     engine = Engine(**flags)
-    return StepLatency(spec, device, engine, choose_calibration(device, engine))
+    return StepLatency(spec, device, engine, *calibrated(device, engine))
 
 
 def decode(requests: int, adapters: int = 0, context: int = 280, changed: bool = False, repeat: int = 100) -> StepPlan:
@@ -82,6 +92,11 @@ class AnyEngine(Engine):
 
     artifact: bool = False
     cuda_graph_max_bs: int = 256
+    max_running_requests: int = 4096
+
+    @property
+    def disable_cuda_graph(self) -> bool:
+        return self.enforce_eager
 
 
 def make_any(kind: str, model: str = "llama-2-7b", gpu: str = "h200-141gb", **flags: Any) -> EngineLatency:
@@ -91,7 +106,7 @@ def make_any(kind: str, model: str = "llama-2-7b", gpu: str = "h200-141gb", **fl
     disk = flags.pop("disk_bytes_per_s", None)
     own = {"version": "0.20" if kind == "vllm" else "published", "kernels": KERNELS[kind]}
     engine = AnyEngine(kind=kind, **{**own, **flags})
-    return step_latency(spec, device, engine, choose_calibration(device, engine), disk_bytes_per_s=disk)
+    return step_latency(spec, device, engine, *calibrated(device, engine), disk_bytes_per_s=disk)
 
 
 def equal_mix(adapters: int, tokens: int, rank: int) -> AdapterMix | None:

@@ -13,8 +13,8 @@ from support.naive_lorax import NaiveLorax
 from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
+from simlora.engines.lorax.profile import padded_rank
 from simlora.engines.request import Request
-from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import StepPlan, StepTiming
 
 RANKS = (8, 16, 40)
@@ -80,10 +80,10 @@ class LoraxCase:
         )
 
     def engine(self) -> LoraxEngine:
-        return LoraxEngine(self.limits, Loader(self.times()), lorax_padded_rank)
+        return LoraxEngine(self.limits, Loader(self.times()), padded_rank)
 
     def naive(self) -> NaiveLorax:
-        return NaiveLorax(self.limits, self.times(), self.latency, lorax_padded_rank)
+        return NaiveLorax(self.limits, self.times(), self.latency, padded_rank)
 
 
 @st.composite

@@ -10,7 +10,6 @@ from simlora.errors import ConfigError
 from simlora.latency.families.choice import Layout, make_family
 from simlora.latency.families.work import LoraFamily, LoraWork
 from simlora.latency.family_latency import FamilyLatency
-from simlora.latency.kernel_choice import SLOTTED
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
@@ -51,7 +50,7 @@ def kernels_of(latency: FamilyLatency, prompts: int, asked: LoraWork) -> tuple[s
     found = latency.kernels.family(prompts, asked)
     assert found is not None
     profile, degree = latency.profile, latency.engine.tensor_parallel_size
-    layout = Layout(latency.model, degree, latency.slot_modules, profile.sharded, profile.kind in SLOTTED)
+    layout = Layout(latency.model, degree, latency.slot_modules, profile.sharded, profile.slotted)
     made = {name: make_family(name, latency.calibration, layout, profile.one_rank).kernels for name in FAMILIES}
     (name,) = (name for name, family in made.items() if family == found)
     return name, found

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simlora.engines.fit import build_ledger, require_fit
+from simlora.engines.pricing import scenario_latency
 from simlora.errors import ConfigError
 from simlora.latency.step_latency import StepLatency
-from simlora.latency.store import choose_calibration
 from simlora.scenario.load import changed, scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
@@ -26,7 +26,7 @@ def scenario(**sections: object) -> Scenario:
 
 
 def latency_of(item: Scenario) -> StepLatency:
-    return StepLatency(item.model_spec, item.gpu_spec, item.engine, choose_calibration(item.gpu_spec, item.engine))
+    return scenario_latency(item)
 
 
 def test_c03_kv_memory_per_slot_in_closed_form() -> None:

@@ -18,8 +18,8 @@ from simlora.engines.inputs import Inputs
 from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
+from simlora.engines.lorax.profile import padded_rank
 from simlora.engines.request import Request
-from simlora.latency.profiles import lorax_padded_rank
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
@@ -58,7 +58,7 @@ def two_adapters(cycle_s: float, output: int) -> float:
     limits = LoraxLimits(1000, 16, 4096, adapter_cycle_time_s=cycle_s)
     arrivals = sorted([(0.004 * i, 1) for i in range(2000)] + [(0.1, 2)])
     requests = [Request(i, at_s, adapter, 16, 10, output) for i, (at_s, adapter) in enumerate(arrivals)]
-    play(lambda: LoraxEngine(limits, Loader(times), lorax_padded_rank), requests, FixedStep(0.01))
+    play(lambda: LoraxEngine(limits, Loader(times), padded_rank), requests, FixedStep(0.01))
     return next(r.admitted_s - r.arrival_s for r in requests if r.adapter == 2)
 
 

@@ -17,10 +17,9 @@ from agullo_rows import AgulloRow, read_rows
 from agullo_run import inputs_of, play
 
 from simlora.engines.fit import build_ledger, require_fit
-from simlora.engines.lorax.memory import AdapterRoom
+from simlora.engines.pricing import scenario_latency
 from simlora.errors import ConfigError
-from simlora.latency.family_latency import step_latency
-from simlora.latency.store import choose_calibration
+from simlora.memory.ledger import AdapterRoom
 from simlora.plan.decision import decide
 from simlora.results.summary import summarize
 from simlora.scenario.load import changed, scenario_from_dict
@@ -174,13 +173,7 @@ ROOMY = {"max_loras": 60, "max_lora_rank": 64, "max_cpu_loras": 60}
 
 
 def load_s(item: Scenario, tier: str) -> float:
-    calibration = choose_calibration(item.gpu_spec, item.engine, item.calibration)
-    disk = item.storage.disk_gib_s
-    latency = step_latency(
-        item.model_spec, item.gpu_spec, item.engine, calibration, 1.0, item.slot_modules, item.adapter_modules,
-        None if disk is None else disk * 2**30,
-    )  # fmt: skip
-    return latency.load_s(64, tier)
+    return scenario_latency(item).load_s(64, tier)
 
 
 def test_c31_cold_and_warm_are_told_apart() -> None:

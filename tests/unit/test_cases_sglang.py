@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simlora.engines.pricing import scenario_latency
 from simlora.latency.step import AdapterMix, StepPlan
-from simlora.latency.store import choose_calibration
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.sim.build import build_inputs, step_latency
+from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
 from simlora.sim.simulate import simulate
 
@@ -26,9 +26,7 @@ def scenario(model: str, gpu: str, adapters: dict[str, Any], **engine: Any) -> S
 def decode_tps(item: Scenario, requests: int, context: int, adapters: int, rank: int = 16) -> tuple[float, set[str]]:
     """(output tokens per second of a decoding batch that the GPU bounds, extrapolated terms). The host is left out: its
     time per request is that of the machine where vLLM was measured, and would hide what LoRA costs the GPU."""
-    calibration = choose_calibration(item.gpu_spec, item.engine)
-    modules = item.slot_modules, item.adapter_modules
-    latency = step_latency(item.model_spec, item.gpu_spec, item.engine, calibration, 1.0, *modules)
+    latency = scenario_latency(item)
     lora = requests if adapters else 0
     mix = AdapterMix(rank * adapters, rank * lora, rank if adapters else 0, min(adapters, 1))
     plan = StepPlan(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.latency_cases import Engine, decode, make_latency
+from support.latency_cases import Engine, calibrated, decode, make_latency
 
 from simlora.errors import ConfigError
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import scale_host
-from simlora.latency.store import CALIBRATION_FOLDER, calibration_sha256, choose_calibration, load_calibration
+from simlora.latency.store import CALIBRATION_FOLDER, calibration_sha256, load_calibration
 from simlora.scenario.gpu import builtin_gpu
 
 
@@ -24,7 +24,7 @@ def shipped_data() -> dict[str, Any]:
 def choose(gpu: str, **flags: Any) -> Calibration:
     spec = builtin_gpu(gpu)
     assert spec is not None
-    return choose_calibration(spec, Engine(**flags))
+    return calibrated(spec, Engine(**flags))[0]
 
 
 def test_shipped_calibration_is_complete() -> None:

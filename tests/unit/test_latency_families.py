@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from fit_lora_families import PEERS, peer_rows
 from simlora.calibrate.fitting.families import SAMPLED, sample_family, sample_work
-from support.latency_cases import AnyEngine, Loading, decodes, make_any, prompts, step_s
+from support.latency_cases import AnyEngine, Loading, calibrated, decodes, make_any, prompts, step_s
 
+from simlora.engines.lorax.profile import decode_graph, padded_rank
+from simlora.engines.sglang.profile import capture_batches
 from simlora.latency.calibration import Calibration
-from simlora.latency.cuda_graphs import lorax_graph, sglang_sizes
 from simlora.latency.families.choice import Layout, make_family
 from simlora.latency.families.kernels import Copied, adapter_runs
 from simlora.latency.families.work import Cost, LoraWork
-from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.scaling import scale_host
 from simlora.latency.step import AdapterMix
-from simlora.latency.store import CALIBRATION_FOLDER, choose_calibration, load_calibration
+from simlora.latency.store import CALIBRATION_FOLDER, load_calibration
 from simlora.scenario.gpu import builtin_gpu
 from simlora.scenario.lora_modules import ALL_LINEAR, ATTENTION
 from simlora.scenario.model import builtin_model
@@ -142,7 +142,7 @@ def test_views_take_host_time_alone() -> None:
         update={"parameters": terms.launches.parameters.model_copy(update={"view_s": 0.0})}
     )
     without = latency.calibration.model_copy(update={"terms": terms.model_copy(update={"launches": free})})
-    other = type(latency)(latency.model, latency.gpu, latency.engine, without).parts(plan)
+    other = latency.with_calibration(without, latency.step_scale).parts(plan)
     assert other.gpu == parts.gpu and parts.launch_s > 1.2 * other.launch_s
     slower = scale_host(latency.calibration, 2.0).terms.launches
     assert slower is not None and slower.parameters.view_s == 2.0 * launches.parameters.view_s
@@ -200,12 +200,12 @@ def test_terms_that_a_calibration_leaves_out_are_borrowed() -> None:
     gpu = builtin_gpu("h100-80gb")
     assert gpu is not None
     older = AnyEngine(version="0.8.5", kernels="simlora")
-    chosen = choose_calibration(gpu, older)
+    chosen = calibrated(gpu, older)[0]
     assert chosen.id == "nvidia-h100" and chosen.terms.lora_families is not None
     assert any("from nvidia-h200" in note for note in chosen.notes) and "lora_kernels" in chosen.extrapolated
-    plain = choose_calibration(gpu, AnyEngine(version="0.8.5"))
+    plain = calibrated(gpu, AnyEngine(version="0.8.5"))[0]
     assert plain.terms.lora_families is None
-    assert choose_calibration(gpu, AnyEngine(kind="slora", version="published", kernels="mbgmv")).id == "nvidia-h200"
+    assert calibrated(gpu, AnyEngine(kind="slora", version="published", kernels="mbgmv"))[0].id == "nvidia-h200"
 
 
 def test_the_file_round_trips() -> None:
@@ -213,22 +213,25 @@ def test_the_file_round_trips() -> None:
 
 
 def test_lorax_graphs_are_for_one_rank() -> None:
-    assert [lorax_padded_rank(rank) for rank in (0, 1, 8, 9, 16, 17, 64)] == [0, 8, 8, 16, 16, 32, 64]
-    assert lorax_padded_rank(8, tp=4) == 32
-    sizes = [lorax_graph(decodes(n, 1, 16)) for n in (3, 5, 33, 128)]
+    assert [padded_rank(rank) for rank in (0, 1, 8, 9, 16, 17, 64)] == [0, 8, 8, 16, 16, 32, 64]
+    assert padded_rank(8, 4) == 32
+    sizes = [decode_graph(decodes(n, 1, 16)) for n in (3, 5, 33, 128)]
     assert [graph.tokens for graph in sizes if graph] == [3, 8, 64, 128]
     assert [graph.at_start for graph in sizes if graph] == [True, True, False, False]
-    assert lorax_graph(decodes(129, 1)) is None and lorax_graph(decodes(8, 1, 128)) is None
-    assert lorax_graph(decodes(8, 2, mix=AdapterMix(24, 96, 16, 2))) is None
-    assert lorax_graph(prompts(1, 16, 1)) is None and lorax_graph(decodes(8)) is not None
+    assert decode_graph(decodes(129, 1)) is None and decode_graph(decodes(8, 1, 128)) is None
+    assert decode_graph(decodes(8, 2, mix=AdapterMix(24, 96, 16, 2))) is None
+    assert decode_graph(prompts(1, 16, 1)) is None and decode_graph(decodes(8)) is not None
     latency = make_any("lorax")
     assert latency.lazy_capture_s(decodes(40, 1)) > step_s(latency, decodes(40, 1))
     assert latency.lazy_capture_s(decodes(30, 1)) == 0.0 == make_any("slora").lazy_capture_s(decodes(40, 1))
 
 
 def test_sglang_captures_batches() -> None:
-    assert sglang_sizes(24) == (1, 2, 4, 8, 12, 16, 24)
-    assert {160, 256} <= set(sglang_sizes(256)) and max(sglang_sizes(512)) == 512
+    assert capture_batches(24) == (1, 2, 4, 8, 12, 16, 24)
+    assert capture_batches(30) == (1, 2, 4, 8, 12, 16, 24, 30) and capture_batches(530)[-2:] == (512, 530)
+    few = make_any("sglang", max_running_requests=20)
+    assert few.graph_key(decodes(18)) == (20, 0, True) and few.graph_key(decodes(21)) is None
+    assert {160, 256} <= set(capture_batches(256)) and max(capture_batches(512)) == 512
 
 
 def test_pageable_copies_are_slower() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from support.latency_cases import decode, make_latency, mixed
 
+from simlora.engines.vllm.cuda_graphs import capture_sizes
+from simlora.errors import ConfigError
 from simlora.latency.collectives import HOST_HOPS, HOST_LATENCY_FACTOR, Collectives
-from simlora.latency.cuda_graphs import capture_sizes
-from simlora.latency.execution import V0_8, V0_20, execution_rules
 from simlora.latency.overlap import alternating
 from simlora.latency.shapes import default_penalties
 from simlora.latency.step import StepTiming
 from simlora.latency.step_latency import StepLatency
+from simlora.scenario.engines.vllm_versions import V0_8_5, V0_20, vllm_version
 from simlora.scenario.model import builtin_model
 
 OLD = {"version": "0.8.5", "gpu": "h100-64gb"}
@@ -26,14 +27,22 @@ def total_s(timing: StepTiming) -> float:
 
 
 def test_rules_by_version() -> None:
-    assert execution_rules("0.8.5") is V0_8 and execution_rules("0.8") is V0_8
-    assert execution_rules("0.20") is V0_20 and execution_rules("0.20.2") is V0_20
+    assert vllm_version("0.8.5") is V0_8_5
+    assert vllm_version("0.20") is V0_20 and vllm_version("0.20.2") is V0_20
+
+
+@pytest.mark.parametrize("version", ["0.8", "0.8.4", "0.9.0", "0.21", "1.0", "latest", ""])
+def test_an_unknown_version_is_refused(version: str) -> None:
+    with pytest.raises(ConfigError, match=r'engine\.version: .*supported vLLM versions: "0\.20", "0\.8\.5"'):
+        vllm_version(version)
+    with pytest.raises(ConfigError):
+        make_latency(version=version)
 
 
 def test_captured_sizes_do_not_follow_max_num_seqs() -> None:
-    sizes = capture_sizes(8, 2048, V0_8)
+    sizes = capture_sizes(V0_8_5.graphs, 8, 2048)
     assert sizes[-1] == 512 and 264 in sizes and 504 in sizes
-    assert capture_sizes(8, 2048)[-1] == 16
+    assert capture_sizes(V0_20.graphs, 8, 2048)[-1] == 16
 
 
 def test_host_and_gpu_alternate() -> None:

@@ -8,20 +8,29 @@ import pytest
 from support.counting import calls
 from support.latency_cases import decode, make_latency, mixed
 
-from simlora.latency.cuda_graphs import active_adapter_grid, capture_sizes, padded_tokens
+from simlora.engines.vllm.cuda_graphs import capture_sizes, lora_graph_cases
+from simlora.latency.cuda_graphs import active_adapter_grid, padded_tokens
 from simlora.latency.lora_kernels import row_tiles
+from simlora.scenario.engines.vllm_versions import V0_8_5, V0_20
 
 
 def test_capture_sizes_follow_vllm() -> None:
-    sizes = capture_sizes(256, 2048)
+    sizes = capture_sizes(V0_20.graphs, 256, 2048)
     assert sizes[:5] == (1, 2, 4, 8, 16) and sizes[-1] == 512
     assert 248 in sizes and 256 in sizes and 264 not in sizes and 272 in sizes
-    assert capture_sizes(8, 2048) == (1, 2, 4, 8, 16)
-    assert max(capture_sizes(1024, 100)) == 96
+    assert capture_sizes(V0_20.graphs, 8, 2048) == (1, 2, 4, 8, 16)
+    assert capture_sizes(V0_20.graphs, 1024, 100)[-2:] == (96, 100)  # a small token budget is captured itself
+    assert capture_sizes(V0_8_5.graphs, 1024, 100)[-1] == 96
+    assert capture_sizes(V0_20.graphs, 8, 2048, draft=3)[-1] == 64
+
+
+def test_graphs_are_captured_for_these_counts_of_adapters() -> None:
+    assert lora_graph_cases(8, False) == (9,)
+    assert lora_graph_cases(8, True) == (1, 2, 4, 8, 9) and lora_graph_cases(7, True) == (1, 2, 4, 8)
 
 
 def test_padding_takes_the_next_captured_size() -> None:
-    table = padded_tokens(capture_sizes(256, 2048))
+    table = padded_tokens(capture_sizes(V0_20.graphs, 256, 2048))
     assert len(table) == 513
     assert [table[n] for n in (1, 3, 5, 9, 250, 257, 512)] == [1, 4, 8, 16, 256, 272, 512]
     assert padded_tokens(()) == [0]
@@ -100,7 +109,13 @@ def test_attention_only_adapters_and_slots_cost_less() -> None:
     full = make_latency()
     attention = ("q_proj", "k_proj", "v_proj", "o_proj")
     narrow = type(full)(
-        full.model, full.gpu, full.engine, full.calibration, slot_modules=attention, adapter_modules=attention
+        full.model,
+        full.gpu,
+        full.engine,
+        full.calibration,
+        full.profile,
+        slot_modules=attention,
+        adapter_modules=attention,
     )
     assert narrow.price(decode(8, 4)).lora_s < 0.6 * full.price(decode(8, 4)).lora_s
     assert narrow.load_s(16, "host") < 0.6 * full.load_s(16, "host")

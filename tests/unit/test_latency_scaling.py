@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.latency_cases import Engine, decode, make_latency, mixed
+from support.latency_cases import Engine, calibrated, decode, make_latency, mixed
 
 from simlora.latency.calibration import Calibration
 from simlora.latency.scaling import BLOCK_COSTS
-from simlora.latency.store import choose_calibration, load_calibration
+from simlora.latency.store import load_calibration
 from simlora.scenario.gpu import GPUS, GpuSpec
 
 OLDER = "0.8.5"
@@ -17,7 +17,7 @@ OLDER = "0.8.5"
 
 
 def on(gpu: str) -> Calibration:
-    return choose_calibration(GPUS[gpu], Engine(version=OLDER))
+    return calibrated(GPUS[gpu], Engine(version=OLDER))[0]
 
 
 @pytest.mark.parametrize("gpu", ["h200-141gb", "rtx-4090"])
@@ -34,7 +34,7 @@ def test_rows_of_lora_kernels_go_by_bandwidth_and_blocks_by_multiprocessors(gpu:
 
 
 def test_kernels_without_rows_of_their_own_stay_within_an_architecture() -> None:
-    scaled = choose_calibration(GPUS["h100-80gb"], Engine())
+    scaled = calibrated(GPUS["h100-80gb"], Engine())[0]
     assert scaled.terms.lora_kernels == load_calibration("nvidia-h200").terms.lora_kernels
 
 

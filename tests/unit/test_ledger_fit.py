@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from simlora.engines.advice import advice, rank_waste, slot_waste
-from simlora.engines.fit import build_ledger, fits, largest_max_loras, require_fit, shortage, with_settings
-from simlora.engines.ledger_rows import binding, ledger_rows
+from simlora.engines.fit import build_ledger, require_fit, scenario_shortage
+from simlora.engines.vllm.advice import memory_advice, rank_waste, slot_waste
+from simlora.engines.vllm.fit import largest_max_loras
+from simlora.engines.vllm.ledger import vllm_ledger
 from simlora.errors import ConfigError
+from simlora.memory.ledger import binding, ledger_rows
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 
@@ -41,8 +43,8 @@ def test_too_many_slots_name_the_largest_count_that_fits() -> None:
     largest = largest_max_loras(build_ledger(given))
     assert largest is not None and message.endswith(f"largest max_loras that fits: {largest}")
     assert 96 < largest < 128  # 96 slots started; 128 left fewer tokens than the model's context
-    assert fits(with_settings(build_ledger(given), max_loras=largest))
-    assert not fits(with_settings(build_ledger(given), max_loras=largest + 1))
+    assert vllm_ledger(given).with_settings(max_loras=largest).fits
+    assert not vllm_ledger(given).with_settings(max_loras=largest + 1).fits
 
 
 def test_weights_that_do_not_fit_name_the_tensor_parallel_size() -> None:
@@ -92,7 +94,7 @@ def test_a_block_override_must_hold_one_sequence_and_fit_the_gpu() -> None:
 def test_a_fitting_scenario_returns_its_ledger() -> None:
     given = scenario(engine={"max_loras": 8, "max_model_len": 8192}, adapters={"count": 8})
     assert require_fit(given) == build_ledger(given)
-    assert shortage(build_ledger(given)) is None
+    assert scenario_shortage(given, build_ledger(given)) is None
 
 
 def test_rows_add_up_to_the_gpu() -> None:
@@ -107,8 +109,11 @@ def test_rows_add_up_to_the_gpu() -> None:
 
 def test_binding_says_what_takes_the_memory() -> None:
     fitting = scenario(engine={"max_loras": 8, "max_model_len": 8192}, adapters={"count": 8})
+    full = crowded()
     assert binding(build_ledger(fitting)).startswith("weights take 21% of the 78.2 GB")
-    assert binding(build_ledger(crowded())).startswith("does not fit: LoRA slots bind")
+    assert binding(build_ledger(full), scenario_shortage(full, build_ledger(full))).startswith(
+        "does not fit: LoRA slots bind"
+    )
 
 
 def test_a_rank_far_above_the_adapters_is_flagged_with_its_kv_tokens() -> None:
@@ -119,10 +124,11 @@ def test_a_rank_far_above_the_adapters_is_flagged_with_its_kv_tokens() -> None:
     assert waste is not None and (waste.value, waste.enough) == (64, 16)
     assert waste.kv_tokens == build_ledger(lean).kv_tokens - build_ledger(given).kv_tokens
     assert waste.slot_bytes == 32 * 48 * 5_772_288
-    (line,) = advice(given)
+    line, time = memory_advice(given, vllm_ledger(given))
+    assert time.startswith("max_lora_rank 64 instead of 16 also adds ")
     assert line.startswith("engine.max_lora_rank 64 is above the largest adapter rank 12")
     assert f"{waste.kv_tokens} KV tokens" in line
-    assert rank_waste(lean) is None and advice(lean) == ()
+    assert rank_waste(lean) is None and memory_advice(lean, vllm_ledger(lean)) == ()
 
 
 def test_more_slots_than_adapters_are_flagged() -> None:
@@ -130,11 +136,12 @@ def test_more_slots_than_adapters_are_flagged() -> None:
     waste = slot_waste(given)
     assert waste is not None and (waste.value, waste.enough) == (32, 10)
     assert waste.slot_bytes == 22 * 92_356_608
-    assert any("above the 10 adapters there are" in line for line in advice(given))
+    assert any("above the 10 adapters there are" in line for line in memory_advice(given, vllm_ledger(given)))
 
 
 def test_without_lora_nothing_is_flagged() -> None:
-    assert advice(scenario(engine={"enable_lora": False, "max_model_len": 8192})) == ()
+    given = scenario(engine={"enable_lora": False, "max_model_len": 8192})
+    assert memory_advice(given, vllm_ledger(given)) == ()
 
 
 def test_sixteen_adapters_on_a_24_gb_card() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from simlora.engines.fit import fits
 from simlora.engines.vllm.ledger import VllmLedger, compute_ledger
 from simlora.memory.tensors import MemorySettings
 from simlora.scenario.gpu import GPUS
@@ -97,7 +96,7 @@ def test_qwen_slots_on_a_64_gb_h100(rank: int, slots: int) -> None:
 
 @pytest.mark.parametrize(("model", "slots"), [("llama-3.1-8b", 224), ("qwen2.5-7b", 256), ("qwen2.5-7b", 320)])
 def test_slots_that_did_not_start(model: str, slots: int) -> None:
-    assert not fits(mn5_ledger(model, 32, slots))
+    assert not mn5_ledger(model, 32, slots).fits
 
 
 @pytest.mark.parametrize(
@@ -159,9 +158,9 @@ def test_every_start_of_the_full_table() -> None:
     for row in rows():
         ledger = row_ledger(row)
         if row["oom"]:
-            assert not fits(ledger), row
+            assert not ledger.fits, row
         elif row["kv_tokens"]:
-            assert fits(ledger), row
+            assert ledger.fits, row
             errors.setdefault(row["model"], []).append(ledger.kv_tokens / float(row["kv_tokens"]) - 1)
     worst = {model: max(map(abs, values)) for model, values in errors.items()}
     assert len(errors["llama-3.1-8b-instruct"]) == 28 and len(errors["qwen-2.5-7b-instruct"]) == 37
@@ -178,4 +177,4 @@ def test_blocks_of_the_recorded_runs() -> None:
         run = json.loads(path.read_text())
         ledger = h200_ledger(run["engine"], run["resolved"])
         assert ledger.kv_blocks == pytest.approx(run["resolved"]["num_gpu_blocks"], rel=0.03), path
-        assert fits(ledger), path
+        assert ledger.fits, path

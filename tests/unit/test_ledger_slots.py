@@ -214,10 +214,10 @@ def test_unknown_version_is_refused() -> None:
 
 def test_weight_tensors_come_in_load_order() -> None:
     from simlora.memory.tensors import shards
-    from simlora.memory.vllm_rules import V0_20
+    from simlora.scenario.engines.vllm_versions import V0_20
 
     spec = MODELS["llama-3.1-8b"]
-    (shard,) = shards(spec, V0_20, ledger("llama-3.1-8b", enable_lora=False).settings)
+    (shard,) = shards(spec, V0_20.memory, ledger("llama-3.1-8b", enable_lora=False).settings)
     sizes = weight_tensors(shard)
     assert sizes[0] == sizes[-1] == 128256 * 4096 * 2
     assert sizes[1] == 6144 * 4096 * 2

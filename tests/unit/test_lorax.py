@@ -22,9 +22,9 @@ from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.build import make_engine
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
+from simlora.engines.lorax.profile import padded_rank
 from simlora.engines.lorax.ranks import LazyGraphs
 from simlora.engines.request import Request
-from simlora.latency.profiles import lorax_padded_rank
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
@@ -42,7 +42,7 @@ class Driver:
             "offload_s": 0.125,
         }
         loader = Loader(LoaderTimes(**settings | times))
-        self.engine = LoraxEngine(limits, loader, lorax_padded_rank, graphs)
+        self.engine = LoraxEngine(limits, loader, padded_rank, graphs)
         self.now_s = 0.0
         self.requests: list[Request] = []
 
@@ -234,7 +234,7 @@ def test_oldest_head_first_whatever_its_adapter() -> None:
 
 
 def test_adapters_within_their_turn_come_first() -> None:
-    queues = LoraxEngine(LIMITS, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), lorax_padded_rank).queues
+    queues = LoraxEngine(LIMITS, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), padded_rank).queues
     for index, adapter in enumerate((1, 2)):
         queue, _ = queues.append(Request(index, 0.0, adapter, 8, 10, 10))
         queue.units = 0
@@ -306,7 +306,7 @@ def test_idle_adapters_leave_only_for_pending_ones() -> None:
 def test_only_the_front_of_the_active_adapters_is_exchanged_after_its_turn() -> None:
     """Adapter 1 is in use and stays; adapter 2 behind it is as old, has no request running, and stays too."""
     limits = replace(LIMITS, max_active_adapters=2)
-    queues = LoraxEngine(limits, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), lorax_padded_rank).queues
+    queues = LoraxEngine(limits, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), padded_rank).queues
     for index, adapter in enumerate((1, 2, 3)):
         queue, _ = queues.append(Request(index, 0.0, adapter, 8, 10, 10))
         queue.units = 0
@@ -321,7 +321,7 @@ def test_only_the_front_of_the_active_adapters_is_exchanged_after_its_turn() -> 
 
 def test_the_end_of_a_turn_is_worth_a_look() -> None:
     """At 2.0 it still has its place (not longer than the turn), but others that are within theirs come first."""
-    queues = LoraxEngine(LIMITS, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), lorax_padded_rank).queues
+    queues = LoraxEngine(LIMITS, Loader(LoaderTimes(lambda r, t: 0.0, lambda a, r: 0.1)), padded_rank).queues
     first, _ = queues.append(Request(0, 0.0, 1, 8, 10, 10))
     first.units = 0
     queues.exchange(0.0, lambda adapter: False)

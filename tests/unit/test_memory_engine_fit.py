@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simlora.engines.fit import build_ledger, require_fit, scenario_shortage
-from simlora.engines.ledger_rows import binding
 from simlora.errors import ConfigError
+from simlora.memory.ledger import binding
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from simlora.cli import app
 from simlora.engines.fit import build_ledger, require_fit
-from simlora.engines.ledger_rows import binding, ledger_rows
-from simlora.engines.lorax.memory import adapter_cost_fraction, padded_rank
-from simlora.engines.sglang.memory import capture_batches
+from simlora.engines.lorax.memory import adapter_cost_fraction
+from simlora.engines.lorax.profile import padded_rank
+from simlora.engines.sglang.profile import capture_batches
 from simlora.engines.slora.memory import PoolGeometry, pool_geometry
-from simlora.memory.ledger import EngineLedger
+from simlora.memory.ledger import EngineLedger, binding, ledger_rows
 from simlora.scenario.load import changed, scenario_from_dict
 from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.engines.advice import advice
 from simlora.engines.fit import require_fit
-from simlora.engines.slora.fragmentation import ContiguousPool, PagedPool, study
+from simlora.engines.slora.fragmentation import ContiguousPool, PagedPool, pool_advice, study
 from simlora.memory.ledger import EngineLedger
 from simlora.scenario.load import scenario_from_dict
 
@@ -59,7 +58,7 @@ def test_a_full_pool_of_pages_and_of_contiguous_pieces() -> None:
         ledger = require_fit(scenario)
         assert isinstance(ledger, EngineLedger)
         result = study(scenario, ledger)
-        assert result is not None and "fragmentation" in " ".join(advice(scenario, ledger))
+        assert result is not None and "fragmentation" in " ".join(pool_advice(scenario, ledger))
         found[page] = result
     assert found["row"].paged_lost == 0.0 < found["16KiB"].paged_lost < found["64KiB"].paged_lost < 0.05
     assert all(0.3 < result.contiguous_lost < 1.0 and result.contiguous_evictions > 0.05 for result in found.values())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simlora.results.engine_terms import loads_before_admission
+from simlora.engines.registry import engine_spec
 from simlora.results.files import run_writers, write_folder
 from simlora.results.health import resource_name
 from simlora.results.measured import Measured
@@ -186,6 +186,7 @@ def test_a_load_before_admission_is_not_taken_off_the_service() -> None:
     """LoRAX admits a request when its adapter is there; vLLM loads in the request's first step, unless it overlaps."""
     for kind, before in (("lorax", True), ("punica", True), ("vllm", False), ("slora", True), ("grouped", False)):
         engine = scenario_from_dict({"model": "llama-2-7b", "engine": {"kind": kind}, "adapters": {"ranks": 16}}).engine
-        assert loads_before_admission(engine) is before, kind
+        assert engine_spec(kind).loads_before_admission(engine) is before, kind
     overlapped = {"kind": "vllm", "adapter_loading": {"overlap": True}}
-    assert loads_before_admission(scenario_from_dict({"model": "llama-2-7b", "engine": overlapped}).engine)
+    engine = scenario_from_dict({"model": "llama-2-7b", "engine": overlapped}).engine
+    assert engine_spec("vllm").loads_before_admission(engine)

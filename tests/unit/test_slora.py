@@ -379,7 +379,7 @@ def test_prompts_take_mbgmm_and_decodes_mbgmv() -> None:
     assert kernels_of(latency, 2, work(200, 2))[0] == "mbgmm"
     name, family = kernels_of(latency, 0, work(8, 4))
     assert name == "mbgmv" and family.launches(work(8, 4, distinct_ranks=3)) == family.launches(work(8, 4))
-    assert latency.profile.graphs == "none"
+    assert latency.profile.graph is None
 
 
 def test_four_gpus_gather_once_for_q_k_and_v_and_no_stages() -> None:

@@ -10,9 +10,8 @@ from simlora.engines.lorax.batching import LoraxLimits
 from simlora.engines.lorax.engine import LoraxEngine
 from simlora.engines.lorax.loader import Loader, LoaderTimes
 from simlora.engines.lorax.memory import adapter_cost_fraction
+from simlora.engines.lorax.profile import padded_rank
 from simlora.engines.lorax.ranks import LazyGraphs
-from simlora.latency.engine_latency import EngineLatency
-from simlora.latency.profiles import lorax_padded_rank
 from simlora.scenario.engines.lorax import LoraxConfig
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
@@ -82,13 +81,10 @@ def _download_s(scenario: Scenario) -> Callable[[int], float] | None:
 def _padding(engine: LoraxConfig) -> Callable[[int], int]:
     @cache
     def padded(rank: int) -> int:
-        return lorax_padded_rank(rank, engine.tensor_parallel_size)
+        return padded_rank(rank, engine.tensor_parallel_size)
 
     return padded
 
 
-def _graphs(inputs: Inputs) -> LazyGraphs | None:
-    latency = inputs.latency
-    if not isinstance(latency, EngineLatency):
-        return None
-    return LazyGraphs(latency.graph_key, latency.lazy_capture_s)
+def _graphs(inputs: Inputs) -> LazyGraphs:
+    return LazyGraphs(inputs.latency.graph_key, inputs.latency.lazy_capture_s)

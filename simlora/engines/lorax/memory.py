@@ -6,28 +6,23 @@ Source: server/lorax_server/models/flash_causal_lm.py (warmup), adapters/lora.py
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from simlora.engines.fit import fits_with
+from simlora.engines.lorax.profile import GRAPH_BATCHES, GRAPH_RANKS, padded_rank
+from simlora.engines.shortages import common, kv_state, largest_rank, lowered, overridden, rank_shortage
 from simlora.memory.inputs import MemoryInputs, activation_part, context_part, graph_part, weight_part
 from simlora.memory.ledger import ADAPTERS, SLACK, AdapterNeed, AdapterRoom, EngineLedger, Part
+from simlora.memory.shortage import ADAPTERS as ADAPTERS_TERM
+from simlora.memory.shortage import PREFILL, Shortage, gb, largest_that
 from simlora.memory.tensors import Shard, adapter_shard_bytes
+from simlora.scenario.engines.lorax import LoraxConfig
 from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.root import Scenario
 
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
-
+_FRACTION = "engine.adapter_memory_fraction"
 WIGGLE_ROOM = 0.9
 """memory_wiggle_room: share of the free memory that becomes KV blocks."""
-GRAPH_BATCHES = (1, 2, 3, 4, 8, 16, 32)
-GRAPH_RANKS = (0, 8, 16, 32, 64)
-"""CUDA graphs captured at start: every batch size for every rank, 0 without adapters."""
-
-
-def padded_rank(rank: int, tensor_parallel_size: int = 1) -> int:
-    """The rank that an adapter is stored and computed with: 8 per GPU up to that, above it a multiple of 16."""
-    least = 8 * tensor_parallel_size
-    return least if rank <= least else -(-rank // 16) * 16
 
 
 def adapter_gpu_bytes(inputs: MemoryInputs, rank: int) -> int:
@@ -42,7 +37,9 @@ def adapter_cost_fraction(scenario: Scenario, rank: int, adapter: int | None = N
     The router counts file bytes against the memory kept for adapters on one GPU: neither padding nor the number of GPUs
     enters. With preloaded adapters the budget is 0: those cost nothing, any other (or adapter None) infinitely much.
     """
-    preloaded = scenario.engine.preloaded_adapter_ids  # type: ignore[union-attr]
+    engine = scenario.engine
+    assert isinstance(engine, LoraxConfig)
+    preloaded = engine.preloaded_adapter_ids
     if rank == 0 or adapter in preloaded:
         return 0.0
     inputs = MemoryInputs.of(scenario)
@@ -119,3 +116,51 @@ def _kept_bytes(inputs: MemoryInputs) -> int:
 
 def _lora(inputs: MemoryInputs) -> bool:
     return bool(inputs.rank_counts)
+
+
+def lorax_shortages(scenario: Scenario, ledger: EngineLedger) -> Iterator[Shortage | None]:
+    """See EngineSpec.shortages."""
+    engine = scenario.engine
+    assert isinstance(engine, LoraxConfig)
+    yield overridden(scenario, ledger, "max_batch_total_tokens")
+    yield _larger_share(scenario, engine, ledger)
+    yield rank_shortage(scenario, ledger)
+    yield lowered(scenario, ledger, PREFILL, "max_batch_prefill_tokens")
+    yield _smaller_share(scenario, engine, ledger)
+    yield from common(scenario, ledger)
+
+
+def _larger_share(scenario: Scenario, engine: LoraxConfig, ledger: EngineLedger) -> Shortage | None:
+    """The smallest share for adapters that holds the largest file."""
+    need = ledger.adapter_need
+    if need is None or ledger.adapters_fit:
+        return None
+    least = _least_thousandths(ledger) / 1000
+    if least >= 1 or not fits_with(scenario, {_FRACTION: least}):
+        return None
+    text = (
+        f"adapter memory binds: a file of rank {largest_rank(scenario)} has {gb(need.needed)}, and {gb(need.limit)} "
+        f"are kept for adapters; smallest adapter_memory_fraction that holds it: {least:g}"
+    )
+    return Shortage(ADAPTERS_TERM, _FRACTION, engine.adapter_memory_fraction, least, text)
+
+
+def _smaller_share(scenario: Scenario, engine: LoraxConfig, ledger: EngineLedger) -> Shortage | None:
+    """A smaller share for adapters leaves more to the KV cache."""
+    if engine.preloaded_adapter_ids:
+        return None
+    value = engine.adapter_memory_fraction
+    high = int(value * 1000 - 1e-9)
+    best = largest_that(_least_thousandths(ledger), high, lambda part: fits_with(scenario, {_FRACTION: part / 1000}))
+    if best is None:
+        return None
+    text = (
+        f"adapter memory binds: {gb(ledger.adapter_area_bytes)} are kept for adapters on each GPU; "
+        f"{kv_state(ledger)}; largest adapter_memory_fraction that fits: {best / 1000:g}"
+    )
+    return Shortage(ADAPTERS_TERM, _FRACTION, value, best / 1000, text)
+
+
+def _least_thousandths(ledger: EngineLedger) -> int:
+    """Share of the GPU that holds the largest file, in thousandths, rounded up."""
+    return 0 if ledger.adapter_need is None else -(-1000 * ledger.adapter_need.needed // ledger.total_bytes)

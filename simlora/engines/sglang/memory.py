@@ -5,16 +5,15 @@ Source: python/sglang/srt/{server_args.py, model_executor/model_runner.py, lora/
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from simlora.engines.sglang.profile import captured_batches
+from simlora.engines.shortages import beside_bytes, common, lowered
 from simlora.memory.inputs import MemoryInputs, activation_part, context_part, graph_part, weight_part
-from simlora.memory.ledger import ADAPTERS, AdapterRoom, EngineLedger, Part
+from simlora.memory.ledger import ADAPTERS, CONTEXT, AdapterRoom, EngineLedger, Part
+from simlora.memory.shortage import SLOTS, UTILIZATION, Shortage, gb
 from simlora.memory.tensors import Shard, slot_bytes, slot_tensors
-
-
-def capture_batches(cuda_graph_max_bs: int) -> tuple[int, ...]:
-    """Batch sizes with a CUDA graph: `ServerArgs._generate_cuda_graph_batch_sizes`."""
-    steps = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, cuda_graph_max_bs + 1, 32))
-    sizes = [size for size in steps if size <= cuda_graph_max_bs]
-    return tuple(sizes if cuda_graph_max_bs in sizes else [*sizes, cuda_graph_max_bs])
+from simlora.scenario.root import Scenario
 
 
 def sglang_ledger(inputs: MemoryInputs) -> EngineLedger:
@@ -26,7 +25,7 @@ def sglang_ledger(inputs: MemoryInputs) -> EngineLedger:
 
 def _stage(inputs: MemoryInputs, shard: Shard) -> EngineLedger:
     engine, total = inputs.engine, inputs.total_bytes
-    graphs = 0 if engine.disable_cuda_graph else len(capture_batches(engine.cuda_graph_max_bs))
+    graphs = len(captured_batches(engine))
     context = context_part(shard, in_budget=False)
     slots = sum(slot_tensors(shard))
     parts = (
@@ -64,3 +63,25 @@ def _slot_note(inputs: MemoryInputs, shard: Shard) -> str:
         return "LoRA off"
     size = f"{slot_bytes(shard) / 1e6:.1f} MB each, empty or not"
     return f"{engine.max_loras_per_batch} of rank {engine.max_lora_rank}, the base model's included, {size}"
+
+
+def sglang_shortages(scenario: Scenario, ledger: EngineLedger) -> Iterator[Shortage | None]:
+    """See EngineSpec.shortages."""
+    if ledger.budget_bytes > ledger.total_bytes - beside_bytes(ledger):
+        yield _static_share(scenario, ledger)
+    yield lowered(scenario, ledger, SLOTS, "max_loras_per_batch")
+    yield from common(scenario, ledger)
+
+
+def _static_share(scenario: Scenario, ledger: EngineLedger) -> Shortage | None:
+    """The static share leaves too little for the rest."""
+    beside = beside_bytes(ledger)
+    most = int(1000 * (ledger.total_bytes - beside) / (ledger.total_bytes - ledger.role_bytes(CONTEXT))) / 1000
+    if most <= 0:
+        return None
+    text = (
+        f"the static share and {gb(beside)} of activations, graphs and CUDA context exceed the GPU's "
+        f"{gb(ledger.total_bytes)}; largest that fits: {most:g}"
+    )
+    value = scenario.engine.gpu_memory_utilization
+    return Shortage(UTILIZATION, "engine.mem_fraction_static", value, most, text)

@@ -10,13 +10,12 @@ import random
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from simlora.engines.slora.memory import PoolGeometry, pool_geometry
 from simlora.memory.ledger import EngineLedger
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
+from simlora.scenario.engines.slora import SloraConfig
+from simlora.scenario.root import Scenario
 
 
 class Fragmentation(NamedTuple):
@@ -178,8 +177,8 @@ class PoolStudy(NamedTuple):
 
 
 def study(scenario: Scenario, ledger: EngineLedger) -> PoolStudy | None:
-    """The study for a scenario of kind slora; None for other engines, without adapters or without a pool."""
-    if scenario.engine.kind != "slora" or not scenario.adapters.count or ledger.kv_units < 1:
+    """The study for a scenario's pool; None without adapters or without a pool."""
+    if not scenario.adapters.count or ledger.kv_units < 1:
         return None
     pool, rng = pool_geometry(scenario), random.Random(scenario.seed)
     counts = scenario.adapters.rank_counts()
@@ -188,6 +187,21 @@ def study(scenario: Scenario, ledger: EngineLedger) -> PoolStudy | None:
     lengths = [rng.randint(min(REQUEST_TOKENS[0], most), most) for _ in range(ARRIVALS)]
     pieces = [(rank, 0) if rng.random() < 0.5 else (0, tokens) for rank, tokens in zip(ranks, lengths, strict=True)]
     return _play(pool, ledger.kv_units * pool.unit_bytes, pieces)
+
+
+def pool_advice(scenario: Scenario, ledger: EngineLedger) -> tuple[str, ...]:
+    """What the pool's unit of allocation loses, in a sentence."""
+    engine = scenario.engine
+    assert isinstance(engine, SloraConfig)
+    found = study(scenario, ledger)
+    if found is None:
+        return ()
+    unit = "rows" if engine.page == "row" else f"{engine.page} pages"
+    return (
+        f"fragmentation: {unit} lose {found.paged_lost:.1%} to rounding; contiguous pieces would scatter "
+        f"{found.contiguous_lost:.0%} of the free memory over smaller gaps and evict {found.contiguous_evictions:.2f} "
+        f"pieces per arrival though enough was free ({ARRIVALS:,} adapters and requests in turn, a full pool)",
+    )
 
 
 def _play(pool: PoolGeometry, total_bytes: int, pieces: list[tuple[int, int]]) -> PoolStudy:

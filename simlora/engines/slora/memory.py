@@ -6,18 +6,20 @@ arXiv:2311.03285.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from simlora.engines.fit import fits_with
+from simlora.engines.shortages import common, largest_rank, lowered, overridden, rank_shortage
 from simlora.memory.inputs import MemoryInputs, activation_part, context_part, weight_part
 from simlora.memory.ledger import ADAPTERS, NO_LIMIT, AdapterNeed, AdapterRoom, EngineLedger, Part
+from simlora.memory.shortage import ADAPTERS as ADAPTERS_TERM
+from simlora.memory.shortage import PREFILL, Shortage
 from simlora.memory.tensors import Shard, adapter_shard_bytes, module_shard
+from simlora.scenario.engines.slora import SloraConfig
 from simlora.scenario.lora_modules import ATTENTION
 from simlora.scenario.model import ModelSpec
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.root import Scenario
 
 PAGES = {"16KiB": 16 << 10, "64KiB": 64 << 10}
 
@@ -160,3 +162,30 @@ def _adapter_note(inputs: MemoryInputs, pool: PoolGeometry, own_units: int) -> s
     size = f"one of rank {rank} takes {pool.adapter_units(rank)} {_unit_name(pool)} (q, k, v and o only)"
     waste = pool.adapter_waste_bytes(rank) / (pool.adapter_units(rank) * pool.unit_bytes)
     return f"{place}; {size}" + (f", {waste:.0%} of them empty" if waste >= 0.005 else "")
+
+
+def slora_shortages(scenario: Scenario, ledger: EngineLedger) -> Iterator[Shortage | None]:
+    """See EngineSpec.shortages."""
+    engine = scenario.engine
+    assert isinstance(engine, SloraConfig)
+    yield overridden(scenario, ledger, "max_total_token_num")
+    yield _more_rows(scenario, engine, ledger)
+    yield rank_shortage(scenario, ledger)
+    yield lowered(scenario, ledger, ADAPTERS_TERM, "pool_size_lora")
+    yield lowered(scenario, ledger, PREFILL, "batch_max_tokens")
+    yield from common(scenario, ledger, one_gpu=engine.artifact)
+
+
+def _more_rows(scenario: Scenario, engine: SloraConfig, ledger: EngineLedger) -> Shortage | None:
+    """Rows for adapters alone that hold the largest one."""
+    need, key = ledger.adapter_need, "engine.pool_size_lora"
+    if need is None or ledger.adapters_fit or engine.unified_memory:
+        return None
+    rows = need.needed * ledger.kv_unit_tokens
+    if not fits_with(scenario, {key: rows}):
+        return None
+    text = (
+        f"adapter memory binds: an adapter of rank {largest_rank(scenario)} takes {need.needed} {need.unit}, and with "
+        f"unified_memory: false adapters get {need.limit}; smallest pool_size_lora that holds it: {rows}"
+    )
+    return Shortage(ADAPTERS_TERM, key, engine.pool_size_lora, rows, text)

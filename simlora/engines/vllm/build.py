@@ -13,12 +13,12 @@ from simlora.engines.vllm.overlap import OverlappedVllm
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.ranks import RankedVllm
 from simlora.engines.vllm.speculative import SpeculativeBatch
-from simlora.engines.vllm.versions import RULES
 from simlora.errors import ConfigError
 from simlora.latency.loads import HOST_LINK
 from simlora.latency.step import DISK, REMOTE
 from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.residents import AdapterTiers, EvictionPolicy, Lru, ResidentSet, WeightedLru
+from simlora.scenario.engines.vllm_versions import vllm_version
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 
@@ -27,6 +27,7 @@ def make_engine(inputs: Inputs) -> VllmEngine:
     """One vLLM replica."""
     scenario, engine = inputs.scenario, inputs.scenario.engine
     lora = engine.enable_lora and inputs.adapters.count > 0
+    rules = vllm_version(engine.version, scenario.source).scheduling
     limits = VllmLimits(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -36,8 +37,8 @@ def make_engine(inputs: Inputs) -> VllmEngine:
         max_lora_rank=engine.max_lora_rank,
         async_scheduling=engine.async_scheduling,
         enable_chunked_prefill=engine.enable_chunked_prefill,
-        reserve_full_prompt=RULES[engine.version].reserve_full_prompt,
-        skipped_first=RULES[engine.version].skipped_first,
+        reserve_full_prompt=rules.reserve_full_prompt,
+        skipped_first=rules.skipped_first,
         pinned=frozenset(scenario.adapters.pinned) if lora else frozenset(),
     )
     tiers = _tiers(inputs) if lora else None

@@ -14,11 +14,14 @@ from simlora.engines.vllm.cuda_graphs import graph_bytes
 from simlora.memory.gpu_memory import CachingAllocator, cuda_total_bytes
 from simlora.memory.ledger import AdapterRoom
 from simlora.memory.profile_peak import profile_peak_bytes
+from simlora.memory.shortage import gb
 from simlora.memory.tensors import MemorySettings, Shard, shards, slot_bytes, slot_tensors, weight_tensors
-from simlora.memory.vllm_rules import memory_rules
+from simlora.scenario.engines.vllm import VllmConfig
+from simlora.scenario.engines.vllm_versions import memory_rules
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
 from simlora.scenario.model import ModelSpec
+from simlora.scenario.root import Scenario
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,45 @@ class VllmLedger:
         used = self.resident_bytes + self.activation_bytes + self.non_torch_bytes + self.context_bytes
         return self.total_bytes - used - self.graph_bytes - self.kv_bytes
 
+    @property
+    def fits(self) -> bool:
+        """vLLM's own conditions: the budget is free at start-up, one sequence of max_model_len fits the KV cache, and
+        weights, slots, KV cache and graphs together stay within the GPU's memory."""
+        free_at_start = self.total_bytes - self.context_bytes
+        enough_kv = self.available_bytes > 0 and self.kv_tokens >= self.settings.max_model_len
+        return enough_kv and self.budget_bytes <= free_at_start and self.headroom_bytes >= 0
+
+    def entries(self) -> list[tuple[str, int, str]]:
+        """See Ledger."""
+        settings, rounding = self.settings, "PyTorch blocks larger than the tensors in them"
+        slots = f"{settings.max_loras} of rank {settings.max_lora_rank}, {self.slot_bytes / 1e6:.1f} MB each"
+        peak = f"peak at {settings.max_num_batched_tokens} tokens and {settings.max_num_seqs} sequences"
+        blocks = f"{self.kv_blocks} blocks of {settings.block_size} tokens: {self.kv_tokens} tokens"
+        return [
+            ("weights", self.weight_bytes, f"{self.model.name}, tensor_parallel_size {settings.tensor_parallel_size}"),
+            ("LoRA slots", self.slots_bytes, f"{slots}, empty or not" if settings.enable_lora else "LoRA off"),
+            ("allocator rounding", self.rounding_bytes, rounding),
+            ("activations", self.activation_bytes, peak),
+            ("CUDA graphs", self.graph_bytes, "from the budget" if self.graphs_in_budget else "outside the budget"),
+            ("CUDA, NCCL", self.non_torch_bytes + self.context_bytes, f"{gb(self.non_torch_bytes)} from the budget"),
+            ("KV cache", self.kv_bytes, blocks),
+            ("free", self.headroom_bytes, f"gpu_memory_utilization {settings.gpu_memory_utilization:g}"),
+        ]
+
+    def takers(self) -> dict[str, int]:
+        """See Ledger."""
+        return {
+            "weights": self.weight_bytes,
+            "LoRA slots": self.slots_bytes,
+            "activations": self.activation_bytes,
+            "CUDA graphs": self.graph_bytes if self.graphs_in_budget else 0,
+        }
+
+    def with_settings(self, **changes: object) -> VllmLedger:
+        """The ledger of the same model and GPU under other settings; host_bytes is not recomputed."""
+        settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        return compute_ledger(self.model, self.gpu, settings, None, self.adapter_modules)
+
     def adapter_bytes(self, rank: int) -> int:
         """One adapter of that rank in host memory: own rank, unsharded; every worker holds a copy."""
         return adapter_bytes(self.model, rank, self.adapter_modules)
@@ -181,3 +223,42 @@ def _host_bytes(ledger: VllmLedger, rank_counts: dict[int, int]) -> int:
         total += cached * ledger.adapter_bytes(rank)
         room -= cached
     return total * ledger.settings.workers if ledger.settings.enable_lora else 0
+
+
+def vllm_ledger(scenario: Scenario) -> VllmLedger:
+    """The ledger of a loaded scenario of kind vllm, whether or not it fits."""
+    return compute_ledger(
+        scenario.model_spec,
+        scenario.gpu_spec,
+        settings_of(scenario),
+        scenario.adapters.rank_counts() if scenario.engine.enable_lora else {},
+        scenario.adapter_modules,
+        scenario.source,
+    )
+
+
+def settings_of(scenario: Scenario) -> MemorySettings:
+    """The settings of a loaded scenario."""
+    engine = scenario.engine
+    assert isinstance(engine, VllmConfig)
+    return MemorySettings(
+        version=engine.version,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=engine.max_model_len,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine.pipeline_parallel_size,
+        enable_lora=engine.enable_lora,
+        max_loras=engine.max_loras,
+        max_lora_rank=engine.max_lora_rank,
+        max_cpu_loras=engine.max_cpu_loras,
+        fully_sharded_loras=engine.fully_sharded_loras,
+        slot_modules=scenario.slot_modules,
+        router_slots=engine.lora_target_modules == "all",
+        block_size=engine.block_size,
+        num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        enforce_eager=engine.enforce_eager,
+        specialize_active_lora=engine.specialize_active_lora,
+        draft_tokens=engine.speculative.num_speculative_tokens if engine.speculative else 0,
+    )

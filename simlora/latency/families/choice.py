@@ -53,6 +53,8 @@ GRAPH_LAUNCH_S = 1.3e-6
 """A trivial kernel in a step where the calibration does not say: H200, 0.7 to 1.3 us between dependent kernels."""
 OLD_ARCHITECTURES = ("volta", "turing", "ampere", "ada")
 """Before Hopper."""
+ONE_RANK_FAMILIES = ("padded", "padded-bmm")
+"""Families that compute every adapter of a step at one rank; the others compute each at its own."""
 FUSED = ("csgmv", "simlora")
 """Families that serve q, k and v by one launch."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from simlora.latency.families.work import ELEMENT_BYTES, Cost, CostedFamily, Group, LoraWork, seconds
 from simlora.latency.lora_kernels import LoraKernels, row_tiles
 
-LAUNCHES = 3
+PADDED_LAUNCHES = 3
 """Per fused linear: the shrink buffer zeroed, shrink, expand."""
 
 
@@ -35,7 +35,7 @@ class Padded:
 
     def launches(self, work: LoraWork) -> float:
         """See the protocol."""
-        return LAUNCHES * self._linears() if work.adapters > 0 else 0.0
+        return PADDED_LAUNCHES * self._linears() if work.adapters > 0 else 0.0
 
     def views(self, work: LoraWork) -> float:
         """See the protocol."""

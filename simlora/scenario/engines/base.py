@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from simlora.scenario.base import Config, auto
-from simlora.scenario.engines.vllm_versions import V0_20, VersionRules
+from simlora.scenario.model_lookup import KNOWN_MODELS, ModelSupport
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -52,9 +52,9 @@ class EngineBase(Config):
         return engine.filled(max_model_len=scenario.model_spec.max_position_embeddings, kernels=kernels)
 
     @property
-    def rules(self) -> VersionRules:
-        """Models and modules that the engine supports, in the form of a vLLM version's rules."""
-        return V0_20
+    def model_support(self) -> ModelSupport:
+        """Models and modules that the engine serves."""
+        return KNOWN_MODELS
 
     def resolved(self, scenario: Scenario) -> Self:
         """A copy with every open default replaced by the engine's own; the scenario's other sections are as given."""

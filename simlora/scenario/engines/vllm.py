@@ -14,8 +14,9 @@ from simlora.scenario.base import Config, WrongValueError, auto
 from simlora.scenario.checks import host_cache_bytes, largest_host_cache
 from simlora.scenario.engines.base import EngineBase
 from simlora.scenario.engines.published_checks import check_prefetch
-from simlora.scenario.engines.vllm_versions import VERSIONS, VersionRules
+from simlora.scenario.engines.vllm_versions import VERSIONS, VllmVersion, known_versions
 from simlora.scenario.lora_modules import ModuleChoice, supported_modules
+from simlora.scenario.model_lookup import ModelSupport
 
 if TYPE_CHECKING:
     from simlora.scenario.root import Scenario
@@ -34,7 +35,11 @@ class VllmConfig(EngineBase):
     """One replica. Fields that are null take vLLM's default for the version, model and GPU, and hold it once loaded."""
 
     kind: Literal["vllm"] = Field(default="vllm", description="Serving engine")
-    version: Literal["0.20", "0.8.5"] = Field(default="0.20", description="vLLM version (V1 engine); quote it in YAML")
+    version: str = Field(
+        default="0.20",
+        description="vLLM version (V1 engine); quote it in YAML",
+        json_schema_extra={"enum": list(VERSIONS)},
+    )
     max_loras: int = Field(default=1, ge=1, le=4096, description="Adapter slots on the GPU, and adapters in one step")
     max_lora_rank: int = Field(default=16, description="Rank that every slot is sized for")
     max_cpu_loras: int = auto("Adapters cached in host memory; null: max_loras", ge=1, le=1_000_000)
@@ -72,7 +77,7 @@ class VllmConfig(EngineBase):
     @field_validator("version", mode="before")
     @classmethod
     def _known_version(cls, value: Any) -> Any:
-        known = ", ".join(f'"{version}"' for version in VERSIONS)
+        known = known_versions()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             raise WrongValueError("", value, f"write the version in quotes, as text: {known}")
         if isinstance(value, str):
@@ -91,17 +96,22 @@ class VllmConfig(EngineBase):
         return value
 
     @property
-    def rules(self) -> VersionRules:
+    def rules(self) -> VllmVersion:
+        """The version's entry in the table."""
         return VERSIONS[self.version]
+
+    @property
+    def model_support(self) -> ModelSupport:
+        return self.rules.models
 
     def resolved(self, scenario: Scenario) -> Self:
         """vLLM's own order: model length, then the token budget, then the number of sequences.
 
         Source: `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args` (0.20), `_set_default_args_v1` (0.8.5).
         """
-        rules = self.rules
+        rules = self.rules.defaults
         engine = self.with_common(scenario, kernels="padded").filled(max_cpu_loras=self.max_loras)
-        tokens, seqs = rules.batch_defaults(scenario.gpu_spec)
+        tokens, seqs = rules.batch(scenario.gpu_spec)
         if engine.max_num_batched_tokens is None:
             if not engine.enable_chunked_prefill:
                 tokens = max(tokens, engine.max_model_len)
@@ -152,8 +162,9 @@ def _check_stages(engine: VllmConfig, scenario: Scenario) -> None:
     key = "engine.pipeline_parallel_size"
     if stages > layers:
         raise WrongValueError(key, stages, f"at most one stage for each of the {layers} layers of {scenario.model}")
-    if engine.version != "0.20":
-        raise WrongValueError(key, stages, f'must be 1 with vLLM {engine.version}: stages are modelled for "0.20"')
+    if not engine.rules.defaults.pipeline_stages:
+        modelled = ", ".join(f'"{v.version}"' for v in VERSIONS.values() if v.defaults.pipeline_stages)
+        raise WrongValueError(key, stages, f"must be 1 with vLLM {engine.version}: stages are modelled for {modelled}")
     if engine.async_scheduling:
         raise WrongValueError("engine.async_scheduling", True, f"must be false with {key} above 1")
     if engine.speculative is not None:
@@ -187,7 +198,7 @@ def _check_batch(engine: VllmConfig, scenario: Scenario) -> None:
 
 
 def _check_version_flags(engine: VllmConfig) -> None:
-    for key, only in engine.rules.fixed_flags:
+    for key, only in engine.rules.defaults.fixed_flags:
         value = getattr(engine, key)
         if value != only:
             allowed = f"vLLM {engine.version} has no choice here: leave it out"
@@ -195,7 +206,7 @@ def _check_version_flags(engine: VllmConfig) -> None:
 
 
 def _check_ranks(engine: VllmConfig, scenario: Scenario) -> None:
-    allowed = engine.rules.allowed_lora_ranks
+    allowed = engine.rules.defaults.allowed_lora_ranks
     if engine.max_lora_rank not in allowed:
         ranks = ", ".join(map(str, allowed))
         raise WrongValueError("engine.max_lora_rank", engine.max_lora_rank, f"vLLM {engine.version} allows: {ranks}")
@@ -207,7 +218,7 @@ def _check_ranks(engine: VllmConfig, scenario: Scenario) -> None:
 
 def _check_modules(engine: VllmConfig, scenario: Scenario) -> None:
     model, rules = scenario.model_spec, engine.rules
-    supported = supported_modules(model, rules.expert_lora)
+    supported = supported_modules(model, rules.models.expert_lora)
     for module in scenario.adapter_modules if scenario.adapters.count else ():
         if module not in supported:
             allowed = f"vLLM {rules.version} serves these on {model.name}: {', '.join(supported)}"
@@ -215,8 +226,9 @@ def _check_modules(engine: VllmConfig, scenario: Scenario) -> None:
     if not scenario.slot_modules:
         allowed = f"none of these is a LoRA layer of {model.name}: {', '.join(supported)}"
         raise WrongValueError("engine.lora_target_modules", engine.lora_target_modules, allowed)
-    if "lm_head" in scenario.slot_modules and model.vocab_size > rules.max_lora_vocab:
-        allowed = f"its vocabulary of {model.vocab_size} exceeds the {rules.max_lora_vocab} that vLLM's LoRA supports"
+    if "lm_head" in scenario.slot_modules and model.vocab_size > rules.defaults.max_lora_vocab:
+        most = rules.defaults.max_lora_vocab
+        allowed = f"its vocabulary of {model.vocab_size} exceeds the {most} that vLLM's LoRA supports"
         raise WrongValueError("model", scenario.model, allowed)
 
 

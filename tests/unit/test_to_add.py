@@ -1,4 +1,4 @@
-"""A router is one class that describes itself and one entry of a table: scenario, schema and simulation follow."""
+"""What the lists "to add a ..." in docs/architecture.md say, done through the public hooks alone."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def scenario(**sections: Any) -> Scenario:
             **sections,
         }
     )
+
+
+# --- a router ---------------------------------------------------------------------------------------------------------
 
 
 class AlwaysOptions(RouterConfig):
@@ -68,7 +71,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_the_scenario_reads_its_options_the_simulation_asks_it_and_the_schema_shows_it() -> None:
+def test_to_add_a_router() -> None:
+    """A class and a line: the scenario reads its options, the schema shows them, the simulation asks it."""
     given = scenario(cluster={"replicas": 3, "router": {"kind": "always", "replica": 2}})
     log = simulate(build_inputs(given), check=True)
     assert log.requests.replica.tolist() == [2] * 60
