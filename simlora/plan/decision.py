@@ -23,6 +23,8 @@ from simlora.sim.simulate import simulate
 MAX_REQUESTS = 1500
 """Requests that a candidate's rerun simulates, from the middle of the run's busiest stretch on."""
 MAX_CANDIDATES = 4
+FIGURES = ("ttft_s", "tpot_s", "slo.attainment", "output_throughput_tps", "cost.usd_per_hour")
+"""Metrics of a summary that an Outcome is made of."""
 LOSS_WEIGHT = 4.0
 """How much more a lost point of attainment weighs than a gained one."""
 
@@ -80,7 +82,7 @@ def decide(inputs: Inputs, summary: dict[str, Any], progress: Callable[[str], No
     """Rerun the candidates that the summary's bottleneck suggests."""
     scenario = _as_written(inputs)
     sample = _sample(inputs)
-    base = _play(sample)
+    base = _outcome(sample, summary) if sample is inputs else _play(sample)
     tried: list[Candidate] = []
     for changes in candidates(scenario, summary):
         if len(tried) < MAX_CANDIDATES:
@@ -121,7 +123,11 @@ def _sample(inputs: Inputs) -> Inputs:
 
 
 def _play(inputs: Inputs) -> Outcome:
-    return Outcome.of(summarize(simulate(inputs)), _as_written(inputs), inputs.ledger.usable_kv_tokens)
+    return _outcome(inputs, summarize(simulate(inputs), FIGURES))
+
+
+def _outcome(inputs: Inputs, summary: dict[str, Any]) -> Outcome:
+    return Outcome.of(summary, _as_written(inputs), inputs.ledger.usable_kv_tokens)
 
 
 def _try(sample: Inputs, changes: dict[str, Any]) -> Candidate:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simlora.engines.registry import engine_spec
-from simlora.results.words import CATEGORY_WORDS
+from simlora.results.shares import CATEGORIES
 from simlora.scenario.root import Scenario
 
 NOTABLE = 0.01
@@ -33,7 +33,7 @@ def reasons(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> tupl
 def _sentences(summary: dict[str, Any], scenario: Scenario, kv_tokens: int) -> Iterator[str]:
     binding, shares = summary["bottleneck"]["binding"], summary["bottleneck"]["shares"]
     if binding is not None:
-        yield f"most request time goes to {CATEGORY_WORDS[binding]} ({shares[binding]:.0%})"
+        yield f"most request time goes to {CATEGORIES[binding].phrase} ({shares[binding]:.0%})"
     yield from _lost(summary)
     if scenario.cluster.topology == "dedicated":
         busy = summary["gpu"]["busy_fraction"] or 0.0

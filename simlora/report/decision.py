@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simlora.results.words import CATEGORY_WORDS
+from simlora.results.shares import CATEGORIES
 
 if TYPE_CHECKING:
     from simlora.plan.decision import Candidate, Decision, Outcome
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def decision_panel(decision: Decision) -> RenderableType:
     """What binds, a table of the changes tried, and the recommendation."""
     slo = "meets its SLO" if decision.meets_slo else "misses its SLO"
-    word = CATEGORY_WORDS.get(decision.binding, decision.binding)
+    word = CATEGORIES[decision.binding].phrase if decision.binding in CATEGORIES else decision.binding
     head = Text(f"decision: {slo}; {decision.share:.0%} of request time goes to {word}", style="bold")
     if not decision.candidates:
         return Group(Text(""), head, Text("nothing to change: no other part of request time is large enough"))

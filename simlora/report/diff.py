@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simlora.report import units
-from simlora.report.facts import CATEGORY_LABELS, Summary
-
-LOWER, HIGHER, NEUTRAL = -1, 1, 0
-
-_METRICS: tuple[tuple[str, str, Callable[[Any], str], int], ...] = (
-    ("completed", "requests.completed", units.number, HIGHER),
-    ("rejected", "requests.rejected", units.number, LOWER),
-    ("unfinished", "requests.unfinished", units.number, LOWER),
-    ("requests /s", "request_throughput_rps", units.number, HIGHER),
-    ("output tokens /s", "output_throughput_tps", units.number, HIGHER),
-    ("TTFT mean", "ttft_s.mean", units.seconds, LOWER),
-    ("TTFT p50", "ttft_s.p50", units.seconds, LOWER),
-    ("TTFT p99", "ttft_s.p99", units.seconds, LOWER),
-    ("TPOT mean", "tpot_s.mean", units.seconds, LOWER),
-    ("TPOT p99", "tpot_s.p99", units.seconds, LOWER),
-    ("ITL p99", "itl_s.p99", units.seconds, LOWER),
-    ("E2E mean", "e2e_s.mean", units.seconds, LOWER),
-    ("queueing mean", "queue_s.mean", units.seconds, LOWER),
-    ("SLO attainment", "slo.attainment", units.percent, HIGHER),
-    ("goodput /s", "slo.goodput_rps", units.number, HIGHER),
-    ("slot hits", "adapters.gpu_hit_rate", units.percent, HIGHER),
-    ("loads", "adapters.loads", units.number, LOWER),
-    ("evictions", "adapters.evictions", units.number, LOWER),
-    ("steps stalled", "transfers.stall_s", units.seconds, LOWER),
-    ("KV use mean", "memory.kv_usage_mean", units.percent, NEUTRAL),
-    ("preemptions", "memory.preemptions", units.number, LOWER),
-    ("GPU busy", "gpu.busy_fraction", units.percent, NEUTRAL),
-    ("Jain index", "tenants.jain_index", units.number, HIGHER),
-    ("GPUs", "cost.gpus", units.number, LOWER),
-    ("cost", "cost.usd", units.usd, LOWER),
-    ("per 1M tokens", "cost.usd_per_1m_tokens", units.usd, LOWER),
-    *(
-        (f"time: {label}", f"bottleneck.shares.{name}", units.percent, NEUTRAL)
-        for name, label in CATEGORY_LABELS.items()
-    ),
-)
-"""(label, path in the summary, how to write it, which direction is better)."""
+from simlora.report import facts, units
+from simlora.report.facts import Summary
+from simlora.results.shares import CATEGORIES
+from simlora.results.summary import METRICS
+from simlora.results.summary_metric import HIGHER, NEUTRAL, Unit
 
 SETTINGS = ("model", "gpu", "server_version", "engine", "adapters", "workload", "cluster", "storage", "calibration")
 """Parts of run.json that are settings, not results."""
@@ -69,18 +35,33 @@ class DiffRow(NamedTuple):
 
 
 def diff(summary_a: Summary, summary_b: Summary) -> list[DiffRow]:
-    """All compared metrics, in the order of a report; equal ones included."""
-    return [_row(summary_a, summary_b, *metric) for metric in _METRICS]
+    """All compared metrics, in the order of a summary, then where request time goes; equal ones included."""
+    rows = []
+    for metric in METRICS:
+        for statistic in metric.statistics if metric.better is not None else ():
+            label, name = f"{metric.label} {statistic}", f"{metric.name}.{statistic}"
+            rows.append(_row(summary_a, summary_b, label, name, metric.unit, metric.better))
+        if metric.better is not None and not metric.statistics:
+            rows.append(_row(summary_a, summary_b, metric.label, metric.name, metric.unit, metric.better))
+    for name, category in CATEGORIES.items():
+        path = f"bottleneck.shares.{name}"
+        rows.append(_row(summary_a, summary_b, f"time: {category.label}", path, "fraction", NEUTRAL))
+    return rows
 
 
-def _row(a: Summary, b: Summary, label: str, path: str, text: Callable[[Any], str], direction: int) -> DiffRow:
-    before, after = _at(a, path), _at(b, path)
-    ratio, better = None, None
+def _row(a: Summary, b: Summary, label: str, name: str, unit: Unit, better: int | None) -> DiffRow:
+    before, after = _number(a, name), _number(b, name)
+    ratio, is_better = None, None
     if before is not None and after is not None:
         ratio = after / before - 1 if before else (0.0 if after == before else None)
-        if after != before and direction:
-            better = (after > before) == (direction == HIGHER)
-    return DiffRow(label, path, before, after, text(before), text(after), ratio, better)
+        if after != before and better:
+            is_better = (after > before) == (better == HIGHER)
+    return DiffRow(label, name, before, after, units.text(before, unit), units.text(after, unit), ratio, is_better)
+
+
+def _number(summary: Summary, name: str) -> float | None:
+    value = facts.value_at(summary, name)
+    return value if isinstance(value, (int, float)) else None
 
 
 def settings_diff(run_a: dict[str, Any], run_b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -141,13 +122,6 @@ def _table(first: str, *rest: str) -> Table:
     for name in rest:
         table.add_column(name, justify="right")
     return table
-
-
-def _at(summary: Summary, path: str) -> float | None:
-    value: Any = summary
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, (int, float)) else None
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

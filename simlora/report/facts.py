@@ -9,20 +9,8 @@ from typing import Any, NamedTuple
 
 from simlora.report import units
 from simlora.results.gpus import usd_per_month
-
-CATEGORY_LABELS = {
-    "queue_slots": "waiting for an adapter slot",
-    "queue_kv": "waiting for KV blocks",
-    "queue_seqs": "waiting for a seat",
-    "queue_tokens": "waiting for a step or its budget",
-    "route": "on the way to a replica",
-    "load": "adapter loads",
-    "prefill": "prefill",
-    "decode_base": "decode: base model",
-    "decode_lora": "decode: LoRA kernels",
-    "host": "host and front end",
-    "collective": "collectives",
-}
+from simlora.results.shares import CATEGORIES
+from simlora.results.summary import METRICS
 
 Summary = dict[str, Any]
 
@@ -89,6 +77,7 @@ def traffic(summary: Summary) -> list[Fact]:
         Fact("goodput", f"{units.number(summary['slo']['goodput_rps'])} /s"),
         Fact("output tokens", f"{units.number(summary['output_throughput_tps'])} /s"),
         Fact("all tokens", f"{units.number(summary['total_throughput_tps'])} /s"),
+        *_listed("Traffic", summary),
     ]
 
 
@@ -105,6 +94,7 @@ def adapters(summary: Summary) -> list[Fact]:
         Fact("host hits", f"{units.percent(block['host_hit_rate'])} of loads"),
         Fact("evictions", f"{units.number(block['evictions'])}, {units.number(block['churn_per_s'])} /s"),
         Fact("steps stalled", units.seconds(moved["stall_s"]), bool(summary["health"]["thrashing"])),
+        *_listed("Adapters", summary),
     ]
 
 
@@ -119,7 +109,7 @@ def machine(summary: Summary) -> list[Fact]:
         Fact("HBM use", f"≥ {units.percent(gpu['hbm_bandwidth_fraction'])}"),
         Fact("FLOPS use", f"≥ {units.percent(gpu['flops_fraction'])}"),
         Fact("rank padding", f"{units.percent(ranks['padded_compute_waste_fraction'])} of LoRA"),
-        Fact("slot padding", units.size(ranks["padded_memory_waste_bytes"])),
+        *_listed("Memory and GPU", summary),
     ]
 
 
@@ -134,15 +124,29 @@ def money(summary: Summary) -> list[Fact]:
         Fact("per hour", units.usd(cost["usd_per_hour"])),
         Fact("per month", units.usd(usd_per_month(cost))),
         Fact("per 1M tokens", units.usd(cost["usd_per_1m_tokens"])),
-        Fact("per 1M output", units.usd(cost["usd_per_1m_output_tokens"])),
+        *_listed("Cost", summary),
     ]
+
+
+def value_at(summary: Summary, name: str) -> Any:
+    """The value at a dotted name; None where the summary, which may be an older version's, has none."""
+    value: Any = summary
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _listed(heading: str, summary: Summary) -> list[Fact]:
+    """The metrics that stand under a heading of their own accord."""
+    chosen = (metric for metric in METRICS if metric.listed == heading)
+    return [Fact(metric.label, units.text(value_at(summary, metric.name), metric.unit)) for metric in chosen]
 
 
 def shares(summary: Summary, at_least: float = 0.0005) -> list[tuple[str, str, float]]:
     """(category, label, share) of where request time goes, largest first, without the negligible."""
     known = {name: share for name, share in summary["bottleneck"]["shares"].items() if share is not None}
     order = sorted(known, key=lambda name: -known[name])
-    return [(name, CATEGORY_LABELS[name], known[name]) for name in order if known[name] >= at_least]
+    return [(name, CATEGORIES[name].label, known[name]) for name in order if known[name] >= at_least]
 
 
 def extrapolated(summary: Summary) -> list[Fact]:
@@ -153,8 +157,12 @@ def extrapolated(summary: Summary) -> list[Fact]:
     return [Fact(", ".join(terms), share, True) for share, terms in by_share.items()]
 
 
-LATENCIES = (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"), ("E2E", "e2e_s"), ("queueing", "queue_s"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+def latencies() -> list[tuple[str, str]]:
+    """(label, name) of the distributions."""
+    return [(metric.label, metric.name) for metric in METRICS if metric.statistics]
 
 
 def censored(summary: Summary) -> str | None:

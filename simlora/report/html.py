@@ -132,7 +132,7 @@ def _tables(summary: Summary, measured: Measured) -> dict[str, Any]:
 
 def _latencies(summary: Summary) -> Any:
     """(label, is a detail of the row before, cells)."""
-    for label, key in facts.LATENCIES:
+    for label, key in facts.latencies():
         yield label, False, [units.ms(summary[key][name]) for name in facts.STATISTICS]
         for tier, block in facts.cold_starts(summary) if key == "ttft_s" else ():
             yield tier, True, [units.ms(block[name]) if name in block else "" for name in facts.STATISTICS]

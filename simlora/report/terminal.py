@@ -16,6 +16,7 @@ from rich.text import Text
 from simlora.memory.ledger import LedgerRow
 from simlora.report import facts, units
 from simlora.report.facts import Fact, Summary
+from simlora.results.shares import CATEGORIES
 from simlora.workload.traces.describe import LengthSummary, TraceSummary
 
 WIDE = 118
@@ -85,14 +86,14 @@ def headline(summary: Summary, scenario: Any = None) -> RenderableType:
     binding = summary["bottleneck"]["binding"]
     if binding is not None:
         share = units.percent(summary["bottleneck"]["shares"][binding])
-        lines[-1].append(f" · most time: {facts.CATEGORY_LABELS[binding]} ({share})")
+        lines[-1].append(f" · most time: {CATEGORIES[binding].label} ({share})")
     return Group(*lines, Text())
 
 
 def latency_table(summary: Summary) -> Table:
     """Distributions in milliseconds."""
     table = _table("ms", *facts.STATISTICS)
-    for label, key in facts.LATENCIES:
+    for label, key in facts.latencies():
         table.add_row(label, *(units.ms(summary[key][name]) for name in facts.STATISTICS))
         for tier, block in facts.cold_starts(summary) if key == "ttft_s" else ():
             cells = (units.ms(block[name]) if name in block else "" for name in facts.STATISTICS)

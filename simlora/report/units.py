@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simlora.results.summary_metric import Unit
+
 MISSING = "–"
 
 
@@ -68,3 +70,11 @@ def change(fraction: float | None) -> str:
     if abs(fraction) >= 10:
         return f"× {number(fraction + 1)}"
     return f"{fraction * 100:+.1f} %" if fraction else "0 %"
+
+
+_BY_UNIT = {"s": seconds, "fraction": percent, "bytes": size, "usd": usd, "usd/h": usd}
+
+
+def text(value: float | None, unit: Unit) -> str:
+    """A metric's value by its unit."""
+    return _BY_UNIT.get(unit, number)(value)

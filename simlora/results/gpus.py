@@ -14,6 +14,7 @@ Activations and re-reading of a chunked prompt's context are left out, so the sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,12 @@ import numpy.typing as npt
 from simlora.engines.registry import engine_spec
 from simlora.results.measured import Measured
 from simlora.results.metrics import rate
+from simlora.results.summary_metric import LOWER, NEUTRAL, Metric
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.sim.log import ReplicaLog
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 HOURS_PER_MONTH = 730
 """365 * 24 / 12."""
@@ -55,50 +60,49 @@ def gpu_hour_usd(scenario: Any) -> float | None:
     return None if price is None else float(price)
 
 
-def cost_block(measured: Measured) -> dict[str, Any]:
-    """{gpus, gpu_hours, usd, usd_per_1m_tokens, usd_per_1m_output_tokens, gpus_mean, usd_per_hour}.
+def _gpus(measured: Measured) -> int:
+    return sum(replica.gpus for replica in measured.log.replicas)
 
-    gpus counts all deployments, gpus_mean what was paid for at a time, as usd_per_hour does; tokens are those of
-    completed requests.
-    """
-    requests, done = measured.log.requests, measured.completed
-    gpu_hours = sum(up_s(measured, replica) * replica.gpus for replica in measured.log.replicas) / 3600
+
+def _gpus_mean(measured: Measured) -> float:
+    return sum(replica.gpus * _paid_fraction(measured, replica) for replica in measured.log.replicas)
+
+
+def _gpu_hours(measured: Measured) -> float:
+    return sum(up_s(measured, replica) * replica.gpus for replica in measured.log.replicas) / 3600
+
+
+def _usd(measured: Measured) -> float | None:
     price = gpu_hour_usd(measured.log.scenario)
-    usd = None if price is None else gpu_hours * price
-    output = int(np.sum(requests.output_tokens[done]))
-    mean = sum(replica.gpus * _paid_fraction(measured, replica) for replica in measured.log.replicas)
-    return {
-        "gpus": sum(replica.gpus for replica in measured.log.replicas),
-        "gpu_hours": gpu_hours,
-        "usd": usd,
-        "usd_per_1m_tokens": _per_million(usd, output + int(np.sum(requests.prompt_tokens[done]))),
-        "usd_per_1m_output_tokens": _per_million(usd, output),
-        "gpus_mean": mean,
-        "usd_per_hour": None if price is None else mean * price,
-    }
+    return None if price is None else _gpu_hours(measured) * price
 
 
-def _per_million(usd: float | None, tokens: int) -> float | None:
-    return None if usd is None or not tokens else usd / tokens * 1e6
+def _usd_per_hour(measured: Measured) -> float | None:
+    price = gpu_hour_usd(measured.log.scenario)
+    return None if price is None else _gpus_mean(measured) * price
 
 
-Floats = npt.NDArray[np.float64]
+def _usd_per_million(measured: Measured, *tokens: Ints) -> float | None:
+    """Of the tokens of completed requests."""
+    usd, count = _usd(measured), sum(int(np.sum(column[measured.completed])) for column in tokens)
+    return None if usd is None or not count else usd / count * 1e6
 
 
-def gpu_block(measured: Measured) -> dict[str, Any]:
-    """{busy_fraction, hbm_bandwidth_fraction, flops_fraction}; None where the scenario has no dimensions."""
-    end_s, replicas = measured.log.end_s, measured.log.replicas
-    gpu_seconds = sum(replica.gpus for replica in replicas) * end_s
+def _busy_fraction(measured: Measured) -> float | None:
     busy = sum(float(np.sum(timeline.gpu_s)) * timeline.replica.gpus for timeline in measured.timelines)
-    out: dict[str, Any] = {"busy_fraction": rate(busy, gpu_seconds)}
+    return rate(busy, _gpus(measured) * measured.log.end_s)
+
+
+def _datasheet_fraction(
+    measured: Measured, of_replica: Callable[[Measured, int], float], attribute: str
+) -> float | None:
+    """What the steps of all replicas took of a datasheet rate; None where the scenario has no dimensions."""
     scenario = measured.log.scenario
     model, gpu = getattr(scenario, "model_spec", None), getattr(scenario, "gpu_spec", None)
     if model is None or gpu is None:
-        return out | {"hbm_bandwidth_fraction": None, "flops_fraction": None}
-    read = sum(_bytes(measured, index) for index in range(len(replicas)))
-    flops = sum(_flops(measured, index) for index in range(len(replicas)))
-    out["hbm_bandwidth_fraction"] = rate(read, gpu_seconds * gpu.hbm_bytes_per_s)
-    return out | {"flops_fraction": rate(flops, gpu_seconds * gpu.bf16_flops)}
+        return None
+    amount = sum(of_replica(measured, index) for index in range(len(measured.log.replicas)))
+    return rate(amount, _gpus(measured) * measured.log.end_s * getattr(gpu, attribute))
 
 
 def step_tokens(scenario: Any, runs: dict[str, Floats]) -> Floats:
@@ -184,3 +188,41 @@ def _flops(measured: Measured, replica: int) -> float:
     lora = rank * _lora_elements_per_rank(scenario, _served_modules(scenario))
     attention = 4.0 * model.q_size * model.num_hidden_layers * attended
     return float(2.0 * (body + lora) * tokens + 2.0 * embeddings * emitted + attention)
+
+
+METRICS = (
+    Metric("gpu.busy_fraction", "fraction", _busy_fraction, "time that GPUs compute", "GPU busy", NEUTRAL),
+    Metric(
+        "gpu.hbm_bandwidth_fraction",
+        "fraction",
+        lambda m: _datasheet_fraction(m, _bytes, "hbm_bytes_per_s"),
+        "of the datasheet's memory bandwidth, at least",
+    ),
+    Metric(
+        "gpu.flops_fraction",
+        "fraction",
+        lambda m: _datasheet_fraction(m, _flops, "bf16_flops"),
+        "of the datasheet's dense BF16 rate, at least",
+    ),
+    Metric("cost.gpus", "count", _gpus, "of all replicas or deployments", "GPUs", LOWER),
+    Metric("cost.gpu_hours", "count", _gpu_hours, "paid, start-up included"),
+    Metric("cost.usd", "usd", _usd, "of the run", "cost", LOWER),
+    Metric(
+        "cost.usd_per_1m_tokens",
+        "usd",
+        lambda m: _usd_per_million(m, m.log.requests.output_tokens, m.log.requests.prompt_tokens),
+        "prompts and outputs of completed requests",
+        "per 1M tokens",
+        LOWER,
+    ),
+    Metric(
+        "cost.usd_per_1m_output_tokens",
+        "usd",
+        lambda m: _usd_per_million(m, m.log.requests.output_tokens),
+        "outputs of completed requests",
+        "per 1M output",
+        listed="Cost",
+    ),
+    Metric("cost.gpus_mean", "count", _gpus_mean, "paid for at a time: fewer where deployments sleep"),
+    Metric("cost.usd_per_hour", "usd/h", _usd_per_hour, "of the GPUs paid for at a time"),
+)

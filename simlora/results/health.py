@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from simlora.engines.registry import engine_spec
 from simlora.results.measured import Measured
+from simlora.results.shares import bottleneck
+from simlora.results.summary_metric import Metric
 from simlora.results.timeline import WAITS, Timeline
 
 Floats = npt.NDArray[np.float64]
@@ -30,10 +32,11 @@ RESOURCE_NAMES = {
 RULE = f"load + queue_slots > {THRASHING_SHARE:g} of request-seconds"
 
 
-def health_block(shares: dict[str, float | None]) -> dict[str, Any]:
-    """{thrashing, rule}; thrashing is None when no request spent any time."""
+def thrashing(measured: Measured) -> bool | None:
+    """Whether RULE holds; None when no request spent any time."""
+    shares = measured.once(bottleneck)["shares"]
     load, slots = shares["load"], shares["queue_slots"]
-    return {"thrashing": None if load is None or slots is None else load + slots > THRASHING_SHARE, "rule": RULE}
+    return None if load is None or slots is None else load + slots > THRASHING_SHARE
 
 
 def saturation(measured: Measured) -> dict[str, Any]:
@@ -68,15 +71,15 @@ def resource_name(resource: str, engine: Any) -> str:
     return RESOURCE_NAMES.get(resource) or own[resource]
 
 
-def health_notes(thrashing: bool | None, limit: dict[str, Any], engine: Any) -> list[str]:
+def health_notes(measured: Measured) -> list[str]:
     """Warnings as sentences, for the notes of a summary."""
-    notes = []
-    if thrashing:
+    notes, limit = [], measured.once(saturation)
+    if thrashing(measured):
         notes.append(
             f"thrashing: adapter loads and slot waits take more than {THRASHING_SHARE * 100:.0f} % of request time"
         )
     if not limit["confident"]:
-        name = resource_name(limit["resource"], engine)
+        name = resource_name(limit["resource"], measured.log.scenario.engine)
         notes.append(
             f"near saturation ({name} at {limit['utilisation'] * 100:.0f} %): waits and TTFT are uncertain, since "
             "step times 5 % longer or shorter can change them several times over; throughput is less affected"
@@ -147,3 +150,10 @@ def _offered_over_served(measured: Measured, begin_s: float, end_s: float) -> fl
 def _mean_in_system(arrival: Floats, left: Floats, begin_s: float, end_s: float, samples: int = 64) -> float:
     at = np.linspace(begin_s, end_s, samples)
     return float(np.mean(np.searchsorted(arrival, at, side="right") - np.searchsorted(left, at, side="right")))
+
+
+HEALTH = (
+    Metric("health.thrashing", "", thrashing, "whether the rule holds"),
+    Metric("health.rule", "", lambda m: RULE, "when serving is called thrashing"),
+)
+SATURATION = (Metric("saturation", "", lambda m: m.once(saturation), "how near the system was to its limit"),)

@@ -8,21 +8,23 @@ arrive, and runs that start, before warmup_s are left out of the distributions (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from simlora.results.metrics import mean, metrics_from_requests, quantiles, rate, span_s
 from simlora.results.quantiles import GapSegments, join, segment_max, segment_mean, segment_quantiles, segments_of
+from simlora.results.summary_metric import HIGHER, LOWER, Metric
 from simlora.results.timeline import Timeline
 from simlora.sim.log import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, SimulationLog
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 PROBABILITIES = (0.5, 0.9, 0.95, 0.99)
 KEYS = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -36,6 +38,14 @@ class Measured:
     """
 
     log: SimulationLog
+    _known: dict[Callable[[Measured], Any], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, compute: Callable[[Measured], T]) -> T:
+        """compute(self), remembered for whoever asks again."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        value: T = self._known[compute]
+        return value
 
     @cached_property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -97,17 +107,6 @@ class Measured:
     def span_s(self) -> float | None:
         """First arrival to the last token of a completed request: what throughput divides by. None: none completed."""
         return span_s(self.log.requests.arrival_s, self.e2e_s, self.completed)
-
-
-def latency_blocks(measured: Measured) -> dict[str, dict[str, Any]]:
-    """ttft_s, tpot_s, itl_s, e2e_s and queue_s of a summary."""
-    return {
-        "ttft_s": distribution(measured.ttft_s[measured.in_statistics]) | censoring(measured),
-        "tpot_s": distribution(measured.tpot_s[measured.in_statistics]),
-        "itl_s": gap_distribution(measured),
-        "e2e_s": distribution(measured.e2e_s[measured.in_statistics]),
-        "queue_s": distribution(measured.queue_s[measured.in_statistics]),
-    }
 
 
 def distribution(values: Floats, keys: Iterable[str] = KEYS) -> dict[str, float | None]:
@@ -187,16 +186,6 @@ def met_slo(measured: Measured) -> Bools:
     return met
 
 
-def slo_block(measured: Measured) -> dict[str, Any]:
-    """{attainment, goodput_rps}: share of offered requests that met the SLO, and their rate over the span."""
-    met = met_slo(measured)
-    count = int(np.count_nonzero(met))
-    return {
-        "attainment": count / len(met) if len(met) else None,
-        "goodput_rps": rate(count, measured.span_s) if measured.span_s else (0.0 if len(met) else None),
-    }
-
-
 def request_counts(measured: Measured) -> dict[str, int]:
     """offered = completed + rejected + unfinished."""
     return {
@@ -207,20 +196,115 @@ def request_counts(measured: Measured) -> dict[str, int]:
     }
 
 
-def throughput_block(measured: Measured) -> dict[str, Any]:
-    """duration_s and the rates over it, of completed requests only.
+def throughput(measured: Measured) -> dict[str, float | None]:
+    """What recorded runs are compared by (metrics.METRICS), over the completed requests."""
+    requests = measured.log.requests
+    times = requests.arrival_s, measured.ttft_s, measured.e2e_s
+    return metrics_from_requests(*times, requests.output_tokens, measured.completed)
 
-    The duration is first arrival to last token of a completed request; where none completed, the simulated time, and
-    the rates are 0.
-    """
-    requests, done = measured.log.requests, measured.completed
-    metrics = metrics_from_requests(
-        requests.arrival_s, measured.ttft_s, measured.e2e_s, requests.output_tokens, measured.completed
-    )
-    tokens = float(np.sum((requests.prompt_tokens + requests.output_tokens)[done]))
-    return {
-        "duration_s": measured.log.end_s if measured.span_s is None else measured.span_s,
-        "request_throughput_rps": metrics["request_throughput_rps"] or 0.0,
-        "output_throughput_tps": metrics["output_throughput_tps"] or 0.0,
-        "total_throughput_tps": rate(tokens, measured.span_s) or 0.0,
-    }
+
+def _total_tps(measured: Measured) -> float:
+    requests = measured.log.requests
+    tokens = float(np.sum((requests.prompt_tokens + requests.output_tokens)[measured.completed]))
+    return rate(tokens, measured.span_s) or 0.0
+
+
+def _attainment(measured: Measured) -> float | None:
+    met = measured.once(met_slo)
+    return int(np.count_nonzero(met)) / len(met) if len(met) else None
+
+
+def _goodput_rps(measured: Measured) -> float | None:
+    met = measured.once(met_slo)
+    if measured.span_s:
+        return rate(int(np.count_nonzero(met)), measured.span_s)
+    return 0.0 if len(met) else None
+
+
+def _counted(values: Floats, measured: Measured) -> dict[str, float | None]:
+    return distribution(values[measured.in_statistics])
+
+
+METRICS = (
+    Metric("requests.offered", "count", lambda m: len(m.completed), "completed + rejected + unfinished"),
+    Metric(
+        "requests.completed",
+        "count",
+        lambda m: int(np.count_nonzero(m.completed)),
+        "got all tokens",
+        "completed",
+        HIGHER,
+    ),
+    Metric("requests.rejected", "count", lambda m: int(np.count_nonzero(m.rejected)), "turned away", "rejected", LOWER),
+    Metric(
+        "requests.unfinished",
+        "count",
+        lambda m: int(np.count_nonzero(m.unfinished)),
+        "still in the system at the end",
+        "unfinished",
+        LOWER,
+    ),
+    Metric(
+        "duration_s",
+        "s",
+        lambda m: m.log.end_s if m.span_s is None else m.span_s,
+        "first arrival to last token of a completed request; the simulated time where none completed",
+    ),
+    Metric(
+        "request_throughput_rps",
+        "1/s",
+        lambda m: m.once(throughput)["request_throughput_rps"] or 0.0,
+        "completed requests over the duration",
+        "requests /s",
+        HIGHER,
+    ),
+    Metric(
+        "output_throughput_tps",
+        "tokens/s",
+        lambda m: m.once(throughput)["output_throughput_tps"] or 0.0,
+        "output tokens of completed requests over the duration",
+        "output tokens /s",
+        HIGHER,
+    ),
+    Metric("total_throughput_tps", "tokens/s", _total_tps, "the same, prompts included"),
+    Metric(
+        "ttft_s",
+        "s",
+        lambda m: _counted(m.ttft_s, m) | censoring(m),
+        "time to first token; censored_*: see censoring",
+        "TTFT",
+        LOWER,
+        statistics=("mean", "p50", "p99"),
+    ),
+    Metric(
+        "tpot_s",
+        "s",
+        lambda m: _counted(m.tpot_s, m),
+        "time per output token",
+        "TPOT",
+        LOWER,
+        statistics=("mean", "p99"),
+    ),
+    Metric("itl_s", "s", lambda m: gap_distribution(m), "every inter-token gap", "ITL", LOWER, statistics=("p99",)),
+    Metric("e2e_s", "s", lambda m: _counted(m.e2e_s, m), "arrival to last token", "E2E", LOWER, statistics=("mean",)),
+    Metric(
+        "queue_s",
+        "s",
+        lambda m: _counted(m.queue_s, m),
+        "arrival to admission",
+        "queueing",
+        LOWER,
+        statistics=("mean",),
+    ),
+    Metric(
+        "slo.attainment",
+        "fraction",
+        _attainment,
+        "share of OFFERED requests that met the SLO",
+        "SLO attainment",
+        HIGHER,
+    ),
+    Metric("slo.goodput_rps", "1/s", _goodput_rps, "their rate over the duration", "goodput /s", HIGHER),
+)
+
+TIERS = (Metric("ttft_by_tier_s", "s", ttft_by_tier, "TTFT apart by where the adapter was at admission"),)

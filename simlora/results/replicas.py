@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,33 +13,13 @@ from simlora.memory.ledger import NO_LIMIT
 from simlora.results.gpus import up_s
 from simlora.results.measured import Measured
 from simlora.results.metrics import rate
+from simlora.results.summary_metric import HIGHER, LOWER, NEUTRAL, Metric
 from simlora.results.timeline import WAITS, Timeline
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.sim.log import ReplicaLog
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-def adapters_block(measured: Measured) -> dict[str, Any]:
-    """{distinct, gpu_hit_rate, host_hit_rate, loads, load_bytes, evictions, churn_per_s}.
-
-    gpu_hit_rate: share of admissions (base requests left out) whose adapter was on the GPU. host_hit_rate: of the other
-    admissions, the share whose adapter was in host memory. loads counts those that an engine begins ahead of an
-    admission, too. churn: adapters thrown out of the GPU per simulated second.
-    """
-    replicas = measured.log.replicas
-    evictions = sum(replica.evictions for replica in replicas)
-    adapter = measured.log.requests.adapter
-    return {
-        "distinct": len(np.unique(adapter[adapter > 0])),
-        "gpu_hit_rate": gpu_hit_rate(*replicas),
-        "host_hit_rate": rate(sum(replica.host_hits for replica in replicas), sum(map(misses, replicas))),
-        "loads": sum(map(loads, replicas)),
-        "load_bytes": sum(replica.load_bytes for replica in replicas),
-        "evictions": evictions,
-        "churn_per_s": rate(evictions, measured.log.end_s),
-    }
 
 
 def misses(replica: ReplicaLog) -> int:
@@ -57,40 +38,17 @@ def gpu_hit_rate(*replicas: ReplicaLog) -> float | None:
     return rate(hits, hits + sum(map(misses, replicas)))
 
 
-def transfers_block(measured: Measured) -> dict[str, Any]:
-    """{h2d_bytes, h2d_busy_fraction, stall_s}.
-
-    h2d_busy_fraction: bytes over what the host links of the replicas' GPUs could carry in the simulated time at their
-    datasheet rate (a floor: real copies are slower). stall_s: seconds that loads added to steps, summed over replicas;
-    every request in such a step waits for it.
-    """
+def _link_busy_fraction(measured: Measured) -> float | None:
     replicas = measured.log.replicas
-    h2d_bytes = sum(replica.load_bytes for replica in replicas)
     link = getattr(getattr(measured.log.scenario, "gpu_spec", None), "host_link_bytes_per_s", None)
     capacity = link and link * sum(replica.gpus for replica in replicas) * measured.log.end_s
-    return {
-        "h2d_bytes": h2d_bytes,
-        "h2d_busy_fraction": rate(h2d_bytes, capacity),
-        "stall_s": sum(float(np.sum(timeline.load_s)) for timeline in measured.timelines),
-    }
+    return rate(sum(replica.load_bytes for replica in replicas), capacity)
 
 
-def ranks_block(measured: Measured) -> dict[str, Any]:
-    """{share_by_rank, padded_compute_waste_fraction, padded_memory_waste_bytes}.
-
-    share_by_rank: share of offered requests per rank (0: base model). Compute waste: share of the time of LoRA kernels
-    spent on rank padding. Memory waste: bytes of all slots beyond what their adapters need at their own rank, taking an
-    adapter in a slot to have the mean rank of the requests with adapters; unsharded. Kernels that do not pad waste no
-    compute, and engines that give an adapter what it needs no memory.
-    """
-    requests = measured.log.requests
-    ranks, counts = np.unique(requests.rank, return_counts=True)
-    offered = len(requests.rank)
-    return {
-        "share_by_rank": {str(rank): int(count) / offered for rank, count in zip(ranks, counts, strict=True)},
-        "padded_compute_waste_fraction": _compute_waste(measured),
-        "padded_memory_waste_bytes": _memory_waste(measured),
-    }
+def _share_by_rank(measured: Measured) -> dict[str, float]:
+    rank = measured.log.requests.rank
+    ranks, counts = np.unique(rank, return_counts=True)
+    return {str(one): int(count) / len(rank) for one, count in zip(ranks, counts, strict=True)}
 
 
 def _compute_waste(measured: Measured) -> float | None:
@@ -106,6 +64,7 @@ def _compute_waste(measured: Measured) -> float | None:
 
 
 def _memory_waste(measured: Measured) -> int | None:
+    """Taking an adapter in a slot to have the mean rank of the requests with adapters; unsharded."""
     scenario = measured.log.scenario
     if not getattr(scenario.engine, "enable_lora", True):
         return 0
@@ -172,23 +131,15 @@ def _levels(begin_s: Floats, end_s: Floats) -> tuple[Floats, Ints]:
     return np.diff(times[order]), np.cumsum(change)[:-1]
 
 
-def memory_block(measured: Measured) -> dict[str, Any]:
-    """{kv_blocks, kv_usage_mean, kv_usage_max, preemptions} over all replicas.
-
-    kv_blocks is the sum of their usable blocks, in the engine's own unit: rows of one token where it has no blocks. The
-    mean is over the simulated time, idle time counted as empty, each replica weighted by its blocks.
-    """
+def _kv_usage_mean(measured: Measured) -> float | None:
     blocks = sum(replica.kv_blocks for replica in measured.log.replicas)
-    timelines, end_s = measured.timelines, measured.log.end_s
-    means = [(kv_usage_mean(timeline, end_s), timeline.replica.kv_blocks) for timeline in timelines]
+    means = [(kv_usage_mean(t, measured.log.end_s), t.replica.kv_blocks) for t in measured.timelines]
     weighted = [mean * size for mean, size in means if mean is not None]
-    largest = [usage for timeline in timelines if (usage := kv_usage_max(timeline)) is not None]
-    return {
-        "kv_blocks": blocks,
-        "kv_usage_mean": sum(weighted) / blocks if weighted else None,
-        "kv_usage_max": max(largest) if largest else None,
-        "preemptions": sum(replica.preemptions for replica in measured.log.replicas),
-    }
+    return sum(weighted) / blocks if weighted else None
+
+
+def _kv_usage_max(measured: Measured) -> float | None:
+    return max((usage for t in measured.timelines if (usage := kv_usage_max(t)) is not None), default=None)
 
 
 def kv_usage_mean(timeline: Timeline, end_s: float) -> float | None:
@@ -239,3 +190,107 @@ def _row(measured: Measured, index: int) -> dict[str, Any]:
         "load_bytes": replica.load_bytes,
         "evictions": replica.evictions,
     }
+
+
+def _total(column: Callable[[ReplicaLog], int]) -> Callable[[Measured], int]:
+    """Sum of a counter over the replicas."""
+    return lambda measured: sum(map(column, measured.log.replicas))
+
+
+ADAPTERS = (
+    Metric(
+        "adapters.distinct",
+        "count",
+        lambda m: len(np.unique(m.log.requests.adapter[m.log.requests.adapter > 0])),
+        "adapters that were asked for",
+    ),
+    Metric(
+        "adapters.gpu_hit_rate",
+        "fraction",
+        lambda m: gpu_hit_rate(*m.log.replicas),
+        "admissions (base requests left out) whose adapter was on the GPU",
+        "slot hits",
+        HIGHER,
+    ),
+    Metric(
+        "adapters.host_hit_rate",
+        "fraction",
+        lambda m: rate(_total(lambda replica: replica.host_hits)(m), _total(misses)(m)),
+        "of the other admissions, those whose adapter was in host memory",
+    ),
+    Metric("adapters.loads", "count", _total(loads), "those begun ahead of an admission, too", "loads", LOWER),
+    Metric("adapters.load_bytes", "bytes", _total(lambda replica: replica.load_bytes), "of all loads"),
+    Metric(
+        "adapters.evictions",
+        "count",
+        _total(lambda replica: replica.evictions),
+        "adapters thrown out of the GPU",
+        "evictions",
+        LOWER,
+    ),
+    Metric(
+        "adapters.churn_per_s",
+        "1/s",
+        lambda m: rate(_total(lambda replica: replica.evictions)(m), m.log.end_s),
+        "evictions per simulated second",
+    ),
+    Metric("transfers.h2d_bytes", "bytes", _total(lambda replica: replica.load_bytes), "host to device"),
+    Metric(
+        "transfers.h2d_busy_fraction",
+        "fraction",
+        _link_busy_fraction,
+        "bytes over what the GPUs' host links could carry in the simulated time at their datasheet rate: a floor",
+    ),
+    Metric(
+        "transfers.stall_s",
+        "s",
+        lambda m: sum(float(np.sum(timeline.load_s)) for timeline in m.timelines),
+        "seconds that loads added to steps, over all replicas; every request in such a step waits for it",
+        "steps stalled",
+        LOWER,
+    ),
+    Metric("ranks.share_by_rank", "fraction", _share_by_rank, "offered requests per rank; 0: base model"),
+    Metric(
+        "ranks.padded_compute_waste_fraction",
+        "fraction",
+        _compute_waste,
+        "time of LoRA kernels spent on rank padding; 0 where kernels do not pad",
+    ),
+    Metric(
+        "ranks.padded_memory_waste_bytes",
+        "bytes",
+        _memory_waste,
+        "bytes of all slots beyond what their adapters need at their own rank",
+        "slot padding",
+        listed="Memory and GPU",
+    ),
+)
+MEMORY = (
+    Metric(
+        "memory.kv_blocks",
+        "count",
+        _total(lambda replica: replica.kv_blocks),
+        "usable KV blocks of all replicas; rows of one token in engines without blocks",
+    ),
+    Metric(
+        "memory.kv_usage_mean",
+        "fraction",
+        _kv_usage_mean,
+        "over the simulated time, idle time counted as empty, each replica weighted by its blocks",
+        "KV use mean",
+        NEUTRAL,
+    ),
+    Metric("memory.kv_usage_max", "fraction", _kv_usage_max, "of the fullest replica"),
+    Metric(
+        "memory.preemptions",
+        "count",
+        _total(lambda replica: replica.preemptions),
+        "for lack of KV blocks",
+        "preemptions",
+        LOWER,
+    ),
+)
+ROWS = (
+    Metric("replicas", "", replica_rows, "counts and time means of each replica"),
+    Metric("active_adapters", "", active_adapters, "distinct adapters with a request in the system at one time"),
+)

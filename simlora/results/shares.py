@@ -14,29 +14,45 @@ Unfinished requests count until the end of the simulation, rejected ones not at 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simlora.results.measured import Measured
+from simlora.results.summary_metric import Metric
 from simlora.results.timeline import PARTS, Timeline
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-CATEGORIES = (
-    "queue_slots",
-    "queue_kv",
-    "queue_seqs",
-    "queue_tokens",
-    "route",
-    "load",
-    "prefill",
-    "decode_base",
-    "decode_lora",
-    "host",
-    "collective",
+
+class Category(NamedTuple):
+    """How reports name a category."""
+
+    label: str
+    """In tables."""
+    phrase: str
+    """In sentences: "most request time goes to ..."."""
+
+
+CATEGORIES = MappingProxyType(
+    {
+        "queue_slots": Category("waiting for an adapter slot", "waiting for an adapter slot"),
+        "queue_kv": Category("waiting for KV blocks", "waiting for KV memory"),
+        "queue_seqs": Category("waiting for a seat", "waiting for a seat"),
+        "queue_tokens": Category(
+            "waiting for a step or its budget", "waiting for the scheduler's next look at the queue"
+        ),
+        "route": Category("on the way to a replica", "the way to a replica: front end, router, cold starts"),
+        "load": Category("adapter loads", "adapter loads that block the step"),
+        "prefill": Category("prefill", "computing prompts"),
+        "decode_base": Category("decode: base model", "decoding: the base model"),
+        "decode_lora": Category("decode: LoRA kernels", "decoding: the LoRA kernels"),
+        "host": Category("host and front end", "the host: scheduling and launching"),
+        "collective": Category("collectives", "all-reduce between GPUs"),
+    }
 )
 
 
@@ -57,7 +73,7 @@ class Phases(NamedTuple):
     """Length of the token gaps that span a preemption."""
 
 
-def bottleneck(measured: Measured) -> dict[str, object]:
+def bottleneck(measured: Measured) -> dict[str, Any]:
     """{binding, shares}: the category with the largest share, and all shares (sum 1); None without any request time."""
     seconds = request_seconds(measured)
     total = sum(seconds.values())
@@ -159,3 +175,8 @@ def _decoding(timeline: Timeline, phases: Phases) -> dict[str, float]:
     out["queue_kv"] = float(np.sum(away))
     _charge_step(out, timeline, begin, end, end - begin - away)
     return out
+
+
+METRICS = (
+    Metric("bottleneck", "fraction", lambda m: m.once(bottleneck), "shares of request-seconds, and the largest's name"),
+)

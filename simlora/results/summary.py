@@ -8,74 +8,41 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 import simlora
 from simlora.engines.registry import engine_spec
-from simlora.results.gpus import cost_block, gpu_block
-from simlora.results.health import health_block, health_notes, saturation
-from simlora.results.measured import Measured, latency_blocks, request_counts, slo_block, throughput_block, ttft_by_tier
+from simlora.results import gpus, health, measured, replicas, shares, tenants
+from simlora.results.health import health_notes
+from simlora.results.measured import Measured
 from simlora.results.metrics import rate
-from simlora.results.replicas import (
-    active_adapters,
-    adapters_block,
-    memory_block,
-    ranks_block,
-    replica_rows,
-    transfers_block,
-)
-from simlora.results.shares import bottleneck
-from simlora.results.tenants import fairness_block
+from simlora.results.summary_metric import Metric
 from simlora.sim.log import SimulationLog
 
 START_UP_NOTE_FRACTION = 0.05
 """Share of the paid time from which engine start-up is mentioned beside the cost."""
 
 
-def summarize(log: SimulationLog) -> dict[str, Any]:
-    """Everything that summary.json holds; each block is documented where it is computed."""
-    measured = Measured(log)
-    binding = bottleneck(measured)
-    health = health_block(binding["shares"])  # type: ignore[arg-type]
-    limit = saturation(measured)
-    summary = {
-        "scenario": log.scenario.name,
-        "seed": log.scenario.seed,
-        "simlora_version": simlora.__version__,
-        "calibration": calibration_block(measured),
-        "requests": request_counts(measured),
-        **throughput_block(measured),
-        **latency_blocks(measured),
-        "slo": slo_block(measured),
-        "adapters": adapters_block(measured),
-        "transfers": transfers_block(measured),
-        "ranks": ranks_block(measured),
-        "memory": memory_block(measured),
-        "gpu": gpu_block(measured),
-        "cost": cost_block(measured),
-        "bottleneck": binding,
-        "health": health,
-        "replicas": replica_rows(measured),
-        "active_adapters": active_adapters(measured),
-        "ttft_by_tier_s": ttft_by_tier(measured),
-        "tenants": fairness_block(measured),
-        "saturation": limit,
-        "notes": [*log.notes, *health_notes(health["thrashing"], limit, log.scenario.engine), *_notes(measured)],
-    }
+def summarize(log: SimulationLog, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Everything that summary.json holds, or only the metrics of these names. Metrics say what they are."""
+    measured, wanted = Measured(log), set(names)
+    summary: dict[str, Any] = {}
+    for metric in METRICS:
+        if not wanted or metric.name in wanted:
+            block, _, key = metric.name.rpartition(".")
+            (summary.setdefault(block, {}) if block else summary)[key] = metric.compute(measured)
     plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
-def calibration_block(measured: Measured) -> dict[str, Any]:
-    """{id, sha256, extrapolated}: which calibration priced the steps, and for each term the share of all step time in
-    which it was used outside its measured range (terms that never were are absent)."""
+def _extrapolated(measured: Measured) -> dict[str, float]:
     log = measured.log
     stepped_s = sum(float(np.sum(timeline.duration_s)) for timeline in measured.timelines)
     outside = {term: seconds for term, seconds in sorted(log.extrapolated_s.items()) if seconds > 0}
-    fractions = {term: min(rate(seconds, stepped_s) or 0.0, 1.0) for term, seconds in outside.items()}
-    return {"id": log.calibration.get("id"), "sha256": log.calibration.get("sha256"), "extrapolated": fractions}
+    return {term: min(rate(seconds, stepped_s) or 0.0, 1.0) for term, seconds in outside.items()}
 
 
 def to_json(summary: dict[str, Any]) -> str:
@@ -115,3 +82,30 @@ def _notes(measured: Measured) -> list[str]:
         why = engine_spec(measured.log.scenario.engine.kind).why_aborted
         notes.append(f"{aborted:,} requests were given up by the engine: {why}")
     return notes
+
+
+METRICS = (
+    Metric("scenario", "", lambda m: m.log.scenario.name, "name of the scenario"),
+    Metric("seed", "", lambda m: m.log.scenario.seed, "of all random streams"),
+    Metric("simlora_version", "", lambda m: simlora.__version__, "that ran"),
+    Metric("calibration.id", "", lambda m: m.log.calibration.get("id"), "that priced the steps"),
+    Metric("calibration.sha256", "", lambda m: m.log.calibration.get("sha256"), "of its file"),
+    Metric(
+        "calibration.extrapolated",
+        "fraction",
+        _extrapolated,
+        "per term, the share of all step time in which it was used outside its measured range; no entry: never",
+    ),
+    *measured.METRICS,
+    *replicas.ADAPTERS,
+    *replicas.MEMORY,
+    *gpus.METRICS,
+    *shares.METRICS,
+    *health.HEALTH,
+    *replicas.ROWS,
+    *measured.TIERS,
+    *tenants.METRICS,
+    *health.SATURATION,
+    Metric("notes", "", lambda m: [*m.log.notes, *health_notes(m), *_notes(m)], "what a reader should know"),
+)
+"""Every metric, in the order of summary.json."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from simlora.engines.registry import engine_spec
 from simlora.results.measured import Measured, met_slo
 from simlora.results.quantiles import group_quantiles
+from simlora.results.summary_metric import HIGHER, Metric
 from simlora.sim.log import SimulationLog
 
 Floats = npt.NDArray[np.float64]
@@ -82,25 +83,18 @@ def service_shares(measured: Measured) -> Floats:
     return share
 
 
-def fairness_block(measured: Measured) -> dict[str, Any]:
-    """{count, jain_index, worst}: number of tenants, Jain's index of their service shares, and the WORST tenants.
+def jain_index(values: Floats) -> float | None:
+    """(sum x)^2 / (n sum x^2); None when empty or all 0.
 
-    Jain's index (sum x)^2 / (n sum x^2) is 1 when all tenants spend the same share of their time in service and 1 / n
-    when one gets it all. Worst: lowest attainment, then most requests, then highest p99 of TTFT.
+    1 when all tenants spend the same share of their time in service, 1 / n when one gets it all.
     Source: Jain, Chiu and Hawe, DEC-TR-301, 1984.
     """
-    rows = tenant_rows(measured)
-    return {"count": len(rows), "jain_index": jain_index(service_shares(measured)), "worst": worst(rows)}
-
-
-def jain_index(values: Floats) -> float | None:
-    """(sum x)^2 / (n sum x^2); None when empty or all 0."""
     squares = float(np.sum(values**2))
     return float(np.sum(values)) ** 2 / (len(values) * squares) if squares > 0 else None
 
 
 def worst(rows: list[Tenant], count: int = WORST) -> list[dict[str, Any]]:
-    """The tenants served worst, as mappings."""
+    """The tenants served worst, as mappings: lowest attainment, then most requests, then highest p99 of TTFT."""
     order = sorted(rows, key=lambda row: (row.attainment, -row.requests, -(row.ttft_p99_s or 0.0), row.adapter))
     return [row._asdict() for row in order[:count]]
 
@@ -115,3 +109,19 @@ def _group_mean(group: npt.NDArray[np.intp], values: Floats, size: int) -> Float
 
 def _optional(values: Floats) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
+
+
+METRICS = (
+    Metric(
+        "tenants.count", "count", lambda m: len(m.once(tenant_rows)), "adapters that were asked for, or the base model"
+    ),
+    Metric(
+        "tenants.jain_index",
+        "count",
+        lambda m: jain_index(service_shares(m)),
+        "Jain's index of the tenants' shares of time in service",
+        "Jain index",
+        HIGHER,
+    ),
+    Metric("tenants.worst", "", lambda m: worst(m.once(tenant_rows)), f"the {WORST} tenants served worst"),
+)

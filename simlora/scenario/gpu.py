@@ -40,6 +40,8 @@ class GpuSpec:
     price_hour_usd: float
     """Default list price per GPU-hour; dated in the catalogue."""
     source: str
+    aliases: tuple[str, ...] = ()
+    """Other spellings of the name, in lower case with hyphens."""
 
     @property
     def memory_gib(self) -> float:
@@ -63,6 +65,7 @@ def _gpu(
     sm_count: int,
     price: tuple[float, str],
     source: str,
+    aliases: tuple[str, ...] = (),
 ) -> GpuSpec:
     """rates: (memory TB/s, dense BF16 TFLOPS); links: (host link, NVLink GB/s in one direction or 0 for PCIe only)."""
     host_link, nvlink_gb_per_s = links
@@ -79,6 +82,7 @@ def _gpu(
         sm_count=sm_count,
         price_hour_usd=price[0],
         source=f"{source}; price {PRICES_DATE}: {price[1]}",
+        aliases=aliases,
     )
 
 
@@ -90,22 +94,27 @@ _ALL = (
     _gpu(
         "h100-80gb", "hopper", 81_920, (3.35, 989), ("pcie5", 450), 132, (3.99, "Lambda 8x, RunPod secure"),
         "NVIDIA H100 SXM datasheet; memory from the AWS catalogue (nvidia-smi shows 81,559 MiB)",
+        ("h100", "h100-sxm", "nvidia-h100"),
     ),
     _gpu(
         "h100-94gb", "hopper", 95_830, (3.9, 835), ("pcie5", 300), 132, (3.19, "RunPod secure"),
         "NVIDIA H100 NVL datasheet; memory as nvidia-smi",
+        ("h100-nvl",),
     ),
     _gpu(
         "h200-141gb", "hopper", 143_771, (4.8, 989), ("pcie5", 450), 132, (3.99, "Hyperstack"),
         "NVIDIA H200 SXM datasheet; memory as nvidia-smi",
+        ("h200", "nvidia-h200"),
     ),
     _gpu(
         "a100-40gb", "ampere", 40_960, (1.555, 312), ("pcie4", 300), 108, (1.99, "Lambda"),
         "NVIDIA A100 SXM datasheet; memory as nvidia-smi",
+        ("a100-sxm4-40gb",),
     ),
     _gpu(
         "a100-80gb", "ampere", 81_920, (2.039, 312), ("pcie4", 300), 108, (2.79, "Lambda"),
         "NVIDIA A100 SXM datasheet; memory as nvidia-smi",
+        ("a100", "a100-sxm4-80gb"),
     ),
     _gpu(
         "a10g", "ampere", 23_028, (0.6, 70), ("pcie4", _NO_NVLINK), 80, (1.006, "AWS g5.xlarge"),
@@ -114,31 +123,38 @@ _ALL = (
     _gpu(
         "l4", "ada", 22_888, (0.3, 121), ("pcie4", _NO_NVLINK), 58, (0.8048, "AWS g6.xlarge"),
         "NVIDIA L4 datasheet; memory from the AWS catalogue",
+        ("nvidia-l4",),
     ),
     _gpu(
         "l40s", "ada", 45_776, (0.864, 362), ("pcie4", _NO_NVLINK), 142, (1.861, "AWS g6e.xlarge"),
         "NVIDIA L40S datasheet; memory from the AWS catalogue",
+        ("nvidia-l40s",),
     ),
     _gpu(
         "rtx-3090", "ampere", 24_576, (0.936, 71), ("pcie4", _NO_NVLINK), 82, (0.22, _NO_PRICE),
         "NVIDIA GA102 whitepaper (BF16 with float32 accumulation); memory as nvidia-smi",
+        ("rtx3090",),
     ),
     _gpu(
         "rtx-4090", "ada", 24_564, (1.008, 165.2), ("pcie4", _NO_NVLINK), 128, (0.34, _NO_PRICE),
         "NVIDIA Ada whitepaper (BF16 with float32 accumulation); memory as nvidia-smi",
+        ("rtx4090",),
     ),
     _gpu(
         "rtx-pro-6000", "blackwell", 97_887, (1.792, 503.8), ("pcie5", _NO_NVLINK), 188,
         (1.79, _NO_PRICE),
         "NVIDIA RTX PRO Blackwell whitepaper (BF16 with float32 accumulation); memory as nvidia-smi",
+        ("rtxpro6000",),
     ),
     _gpu(
         "b200", "blackwell", 183_359, (8.0, 2250), ("pcie5", 900), 148, (6.69, "Lambda 8x"),
         "NVIDIA B200 datasheet; memory from the AWS catalogue",
+        ("nvidia-b200",),
     ),
     _gpu(
         "gh200", "hopper", 97_871, (4.0, 989), ("nvlink-c2c", 450), 132, (1.99, _NO_PRICE),
         "NVIDIA GH200 96 GB HBM3 datasheet; memory as nvidia-smi",
+        ("gh200-96gb",),
     ),
     _gpu(
         "mi300x", "cdna3", 196_592, (5.3, 1307), ("pcie5", 448), 304, (1.99, "median of the survey"),
@@ -149,26 +165,8 @@ _ALL = (
 GPUS = MappingProxyType({spec.name: spec for spec in _ALL})
 """Name -> datasheet values."""
 
-ALIASES = MappingProxyType(
-    {
-        "h100": "h100-80gb",
-        "h100-sxm": "h100-80gb",
-        "nvidia-h100": "h100-80gb",
-        "h100-nvl": "h100-94gb",
-        "h200": "h200-141gb",
-        "nvidia-h200": "h200-141gb",
-        "a100": "a100-80gb",
-        "a100-sxm4-80gb": "a100-80gb",
-        "a100-sxm4-40gb": "a100-40gb",
-        "nvidia-l4": "l4",
-        "nvidia-l40s": "l40s",
-        "rtx3090": "rtx-3090",
-        "rtx4090": "rtx-4090",
-        "rtxpro6000": "rtx-pro-6000",
-        "nvidia-b200": "b200",
-        "gh200-96gb": "gh200",
-    }
-)
+ALIASES = MappingProxyType({alias: spec.name for spec in _ALL for alias in spec.aliases})
+"""Other spelling -> name."""
 
 
 def builtin_gpu(name: str) -> GpuSpec | None:

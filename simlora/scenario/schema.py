@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from simlora.scenario import gpu
 from simlora.scenario.cluster import ROUTERS, RouterConfig, router_class
-from simlora.scenario.gpu import GPUS
 from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario
 
@@ -27,14 +27,14 @@ def json_schema() -> dict[str, Any]:
     properties["model"]["examples"] = list(MODELS)
     properties["gpu"] = {
         "anyOf": [
-            {"type": "string", "examples": list(GPUS)},
+            {"type": "string", "examples": list(gpu.GPUS)},
             {"$ref": "#/$defs/GpuConfig"},
             {"type": "null"},
         ],
         "description": properties["gpu"]["description"],
         "default": properties["gpu"]["default"],
     }
-    definitions["GpuConfig"]["properties"]["name"]["examples"] = list(GPUS)
+    definitions["GpuConfig"]["properties"]["name"]["examples"] = list(gpu.GPUS)
     ranks = definitions["AdaptersConfig"]["properties"]["ranks"]
     ranks["anyOf"] = [
         {"type": "integer", "minimum": 1, "maximum": 512},

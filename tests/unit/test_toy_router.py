@@ -1,4 +1,4 @@
-"""What the lists "to add a ..." in docs/architecture.md say, done through the public hooks alone."""
+"""A router is one class that describes itself and one entry of a table: scenario, schema and simulation follow."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ def scenario(**sections: Any) -> Scenario:
             **sections,
         }
     )
-
-
-# --- a router ---------------------------------------------------------------------------------------------------------
 
 
 class AlwaysOptions(RouterConfig):
@@ -71,8 +68,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_to_add_a_router() -> None:
-    """A class and a line: the scenario reads its options, the schema shows them, the simulation asks it."""
+def test_the_scenario_reads_its_options_the_simulation_asks_it_and_the_schema_shows_it() -> None:
     given = scenario(cluster={"replicas": 3, "router": {"kind": "always", "replica": 2}})
     log = simulate(build_inputs(given), check=True)
     assert log.requests.replica.tolist() == [2] * 60
