@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 import simlora
+from simlora.results.csv_columns import write_columns
 from simlora.results.measured import Measured, request_counts
 from simlora.results.summary import to_plain
 from simlora.results.token_gaps import token_gaps
 from simlora.runs.run_file import SERVER
-from simlora.runs.write import REQUEST_COLUMNS, describe_run, write_table
+from simlora.runs.write import REQUEST_COLUMNS, describe_run
 
 COLUMNS = (
     *REQUEST_COLUMNS,
@@ -74,50 +75,46 @@ def run_description(measured: Measured) -> dict[str, Any]:
 
 
 def write_requests(measured: Measured, path: Path) -> None:
-    """Write requests.csv: one row per offered request, in order of arrival.
-
-    An empty cell means: it never happened. Times are seconds, written so that they read back exactly.
-    """
+    """Write requests.csv: one row per offered request, in order of arrival. An empty cell means: it never happened."""
     columns = request_columns(measured)
-    write_table(path, tuple(columns), zip(*columns.values(), strict=True))
+    order = np.argsort(columns["arrival_s"], kind="stable")
+    if np.any(np.diff(order) != 1):
+        columns = {name: column[order] for name, column in columns.items()}
+    write_columns(path, columns)
 
 
-def request_columns(measured: Measured) -> dict[str, list[Any]]:
-    """Column -> one plain value per request, None where empty.
+def request_columns(measured: Measured) -> dict[str, npt.NDArray[Any]]:
+    """Column -> one value per request: numbers, NaN where empty, or text.
 
     ttft_s is given once the client has a first token, e2e_s only for completed requests. routed_s and admitted_s are
     instants, the other times durations.
     """
     requests = measured.log.requests
     itl_max, itl_p50 = token_gaps(measured)
-    loaded = np.isnan(requests.admitted_s)
+    replica_names = _words("", *range(len(measured.log.replicas)))
     values = (
-        requests.arrival_s.tolist(),
-        requests.adapter.tolist(),
-        requests.rank.tolist(),
-        requests.prompt_tokens.tolist(),
-        requests.output_tokens.tolist(),
-        _optional(measured.ttft_s),
-        _optional(measured.e2e_s),
-        _optional(itl_max),
-        _optional(itl_p50),
-        [STATUS_NAMES[status] for status in requests.status.tolist()],
-        [replica if replica >= 0 else None for replica in requests.replica.tolist()],
-        _optional(requests.routed_s),
-        _optional(requests.admitted_s),
-        _optional(measured.queue_s),
-        [None if none else TIER_NAMES[tier] for tier, none in zip(requests.load_tier.tolist(), loaded, strict=True)],
-        _optional(requests.load_s),
-        requests.preemptions.tolist(),
-        requests.recomputed_tokens.tolist(),
-        requests.cached_tokens.tolist(),
+        requests.arrival_s,
+        requests.adapter,
+        requests.rank,
+        requests.prompt_tokens,
+        requests.output_tokens,
+        measured.ttft_s,
+        measured.e2e_s,
+        itl_max,
+        itl_p50,
+        _words(*STATUS_NAMES)[requests.status],
+        replica_names[requests.replica + 1],
+        requests.routed_s,
+        requests.admitted_s,
+        measured.queue_s,
+        np.where(np.isnan(requests.admitted_s), "", _words(*TIER_NAMES)[requests.load_tier]),
+        requests.load_s,
+        requests.preemptions,
+        requests.recomputed_tokens,
+        requests.cached_tokens,
     )
-    columns = dict(zip(COLUMNS, values, strict=True))
-    order = np.argsort(requests.arrival_s, kind="stable")
-    if np.any(np.diff(order) != 1):
-        columns = {name: [column[index] for index in order] for name, column in columns.items()}
-    return columns
+    return dict(zip(COLUMNS, values, strict=True))
 
 
-def _optional(values: npt.NDArray[np.float64]) -> list[float | None]:
-    return [None if value != value else value for value in values.tolist()]
+def _words(*words: object) -> npt.NDArray[np.object_]:
+    return np.array([str(word) for word in words], dtype=np.object_)

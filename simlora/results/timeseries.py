@@ -6,13 +6,13 @@ decode_batch and step_time_s means over the interval's steps (empty when there w
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from simlora.results.csv_columns import write_columns
 from simlora.results.measured import Measured
 from simlora.results.timeline import WAITS, Timeline
 
@@ -82,20 +82,16 @@ def write_timeseries(measured: Measured, path: Path, step_s: float = 1.0) -> Non
     """Write the file; rows are ordered by time, then replica."""
     edges = interval_edges(last_instant_s(measured), step_s)
     every = [replica_series(measured, index, edges) for index in range(len(measured.timelines))]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        rows = [_rows(index, series) for index, series in enumerate(every)]
-        for at_once in zip(*rows, strict=True):
-            writer.writerows(at_once)
+    columns = {
+        name: np.stack([series[name] for series in every], axis=1).ravel() if every else np.zeros(0)
+        for name in COLUMNS
+        if name != "replica"
+    }
+    columns["replica"] = np.tile(np.arange(len(every)), len(edges) - 1)
+    write_columns(path, {name: columns[name] for name in COLUMNS})
 
 
 def _amounts(timeline: Timeline, column: Floats, edges: Floats) -> Floats:
     """Integral of a run column over each interval."""
     tail_s = timeline.end_s - timeline.first_boundary_s
     return np.diff(timeline.integral(column * timeline.replica.runs["first_gap_s"], column * tail_s, edges))
-
-
-def _rows(index: int, series: dict[str, npt.NDArray[np.float64]]) -> list[list[float | int | None]]:
-    columns = [[None if value != value else value for value in column.tolist()] for column in series.values()]
-    return [[row[0], index, *row[1:]] for row in zip(*columns, strict=True)]

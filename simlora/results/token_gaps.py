@@ -109,18 +109,23 @@ def _order_statistics(ranks: Ints, size: int, begin: Ints, end: Ints, wanted: tu
     the side that its answer is on.
     """
     queries = len(wanted)
-    left, right, order = np.tile(begin, queries), np.tile(end, queries), np.concatenate(wanted)
-    answer = np.zeros(len(order), dtype=np.int64)
+    short = np.int32 if len(ranks) < 2**31 else np.int64  # half the memory traffic
+    ranks = ranks.astype(short)
+    left, right = np.tile(begin, queries).astype(short), np.tile(end, queries).astype(short)
+    order, answer = np.concatenate(wanted).astype(short), np.zeros(len(begin) * queries, dtype=np.int64)
+    zeros_before = np.zeros(len(ranks) + 1, dtype=short)
     for bit in range(max(size - 1, 1).bit_length() - 1, -1, -1):
-        ones = (ranks >> bit & 1).astype(bool)
-        zeros_before = np.concatenate(([0], np.cumsum(~ones)))
+        ones = (ranks & short(1 << bit)).astype(bool)
+        zeros = ~ones
+        np.cumsum(zeros, out=zeros_before[1:])
         zeros_left, zeros_right = zeros_before[left], zeros_before[right]
         in_zeros = zeros_right - zeros_left
         goes_one = order >= in_zeros
-        total = int(zeros_before[-1])
+        total = zeros_before[-1]
         left = np.where(goes_one, total + left - zeros_left, zeros_left)
         right = np.where(goes_one, total + right - zeros_right, zeros_right)
         order = np.where(goes_one, order - in_zeros, order)
         answer |= goes_one.astype(np.int64) << bit
-        ranks = np.concatenate((ranks[~ones], ranks[ones]))
+        if bit:
+            ranks = np.concatenate((ranks[zeros], ranks[ones]))
     return np.split(answer, queries)
