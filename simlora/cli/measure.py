@@ -120,6 +120,11 @@ def _fit_to_runs(runs: list[Path], out_file: Path, base: str | None, anew: bool,
 
     if out_file.suffix != ".json":
         raise ConfigError(ARGUMENTS, "--out", str(out_file), "a .json file to write, with --from-runs")
-    report = fit_from_runs(runs, base, out_file, err.print, anew=anew, held_out_folder=held_out)
+    words = ["simlora calibrate", *(f"--from-runs {run}" for run in runs)]
+    words += [f"--base {base}"] if base is not None else []
+    words += ["--anew"] if anew else []
+    report = fit_from_runs(
+        runs, base, out_file, err.print, anew=anew, held_out_folder=held_out, command=" ".join(words)
+    )
     for line in report.lines:
         out.print(line)

@@ -44,13 +44,15 @@ Progress = Callable[[str], None]
 
 HOST_WIDTH = 0.15
 """Prior of a machine's factor on host times: machines of one kind differ by that much."""
-STEPS = (0.1, 0.1, 0.05, 0.05, 0.02, 0.02)
-"""Relative steps of the numeric derivatives, one round each. Simulated metrics are not smooth below a per cent; at its
-limit a server shows which way is down only from close by."""
-STEP_SHARES = (1.0, 0.5, 0.25, 0.1)
+STEP = 0.1
+"""Relative step of the numeric derivatives: simulated metrics are not smooth below a per cent."""
+ROUNDS = 6
+SHARES = (1.0, 0.5, 0.25, 0.1)
 """Shares of a round's change that are tried until one brings the simulation closer to what was measured."""
 LEAST_GAIN = 0.01
-"""A round that lowers the cost by a smaller share is the last of its step."""
+"""A round that lowers the cost by a smaller share is the last."""
+NUDGE = 0.02
+"""Relative step of the search that follows: at its limit a server shows which way is down only from close by."""
 LEAST_SENSITIVITY = 0.5
 """A group whose factor e moves all residuals together by less is not shown by the runs, and stays as it was."""
 
@@ -121,7 +123,7 @@ def fit_from_runs(
         shown = np.sqrt((jacobian**2).sum(axis=0)) >= LEAST_SENSITIVITY
         without = _without_each(problem, logs, jacobian, after) if len(runs) > 1 else {}
         held_out = {}
-        for run in runs if without else ():
+        for run in (run for run in runs if run.name in without):
             say(f"held out: {run.name}")
             error = rms_error(problem.errors(without[run.name], [run]))
             if error is not None:
@@ -184,20 +186,16 @@ def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tupl
     """Logarithms of all factors, and the derivatives of the residuals [residuals, factors] where the last round began.
 
     Gauss-Newton, its changes shortened until they help: simulated metrics jump where a server is at its limit, and a
-    change that follows a jump is worse than none.
+    change that follows a jump is worse than none. Then single factors are nudged, which no jump leads astray.
     """
     widths = problem.widths
     logs, residuals = np.zeros(len(widths)), _residuals(before)
     cost = _cost(residuals, logs, widths)
-    done = 0.0
-    for size in STEPS:
-        if size == done:
-            continue
-        jacobian = _derivatives(problem, logs, residuals, size)
+    for _ in range(ROUNDS):
+        jacobian = _derivatives(problem, logs, residuals)
         say(f"derivatives taken; cost {cost:.1f}")
-        change = _change(jacobian, residuals, _weights(residuals), logs, widths)
-        before_round = cost
-        for share in STEP_SHARES:
+        change, before_round = _change(jacobian, residuals, _weights(residuals), logs, widths), cost
+        for share in SHARES:
             moved = logs + share * change
             found = _residuals(problem.errors(moved))
             tried = _cost(found, moved, widths)
@@ -205,8 +203,24 @@ def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tupl
                 logs, residuals, cost = moved, found, tried
                 break
         if before_round - cost < LEAST_GAIN * cost:
-            done = size
+            break
+    logs, cost = _nudged(problem, logs, cost)
+    say(f"factors nudged; cost {cost:.1f}")
     return logs, jacobian
+
+
+def _nudged(problem: _Problem, logs: Floats, cost: float) -> tuple[Floats, float]:
+    """The logarithms after every factor has gone up or down for as long as that lowers the cost, and the cost."""
+    for index in range(len(logs)):
+        for nudge in (NUDGE, -NUDGE):
+            while True:
+                moved = logs.copy()
+                moved[index] += nudge
+                tried = _cost(_residuals(problem.errors(moved)), moved, problem.widths)
+                if tried >= cost:
+                    break
+                logs, cost = moved, tried
+    return logs, cost
 
 
 def _residuals(errors: Sequence[FitError]) -> Floats:
@@ -224,10 +238,10 @@ def _weights(residuals: Floats) -> Floats:
     return weights
 
 
-def _derivatives(problem: _Problem, logs: Floats, residuals: Floats, step: float) -> Floats:
+def _derivatives(problem: _Problem, logs: Floats, residuals: Floats) -> Floats:
     columns = []
     for index, width in enumerate(problem.widths):
-        moved, size = logs.copy(), min(step, width)
+        moved, size = logs.copy(), min(STEP, width)
         moved[index] += size
         columns.append((_residuals(problem.errors(moved)) - residuals) / size)
     return np.array(columns).T
@@ -244,10 +258,11 @@ def _change(jacobian: Floats, residuals: Floats, weights: Floats, logs: Floats, 
 def _without_each(problem: _Problem, logs: Floats, jacobian: Floats, after: Sequence[FitError]) -> dict[str, Floats]:
     """Run -> logarithms of a fit without it: one more round from the solution on the others' residuals alone.
 
-    How fast a machine's host is, is no property of the engine: its factor stays, or a machine with one run had none.
+    Single measurements are what a calibration is made of; only whole runs are left out. How fast a machine is, is
+    no property of the engine: its factor stays, or a machine with one run had none.
     """
     residuals, found, count = _residuals(after), {}, len(problem.groups)
-    for run in problem.runs:
+    for run in (run for run in problem.runs if run.requests is not None):
         weights = _weights(residuals) * np.array([error.run != run.name for error in after])
         moved = logs + _change(jacobian, residuals, weights, logs, problem.widths)
         found[run.name] = np.concatenate([moved[:count], logs[count:]])

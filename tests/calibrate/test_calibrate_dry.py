@@ -42,7 +42,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = run_calibration(folder, budget_s=8.0, dry=True, clock=lambda: float(next(ticks)))
     assert not first.outcome.complete and first.outcome.finished >= 1
     lines: list[str] = []
-    second = run_calibration(folder, dry=True, report=lines.append)
+    second = run_calibration(folder, dry=True, report=lines.append, clock=lambda: 0.0)
     assert second.outcome.complete and not second.outcome.failed
     assert len(lines) + first.outcome.finished == len(build_plan(TINY))
     return folder

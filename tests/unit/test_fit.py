@@ -24,12 +24,15 @@ from simlora.validate.fit_groups import (
     LORA_KERNELS,
     MEMORY,
     PREPARE,
+    TYPICAL,
+    Group,
     apply,
     groups_of,
     with_parameters,
     with_terms,
 )
 
+RECORDED = Path(__file__).parents[1] / "recorded" / "vllm-0.20.2-h200"
 SMALL: dict[str, Any] = {
     "name": "own",
     "seed": 5,
@@ -68,7 +71,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     calibration = slower(folder, 1.5)
     record(folder / "one", calibration)
     record(folder / "two", calibration, {"seed": 6, "name": "other"})
-    return fit_from_runs([folder / "one", folder / "two"], "nvidia-h200", folder / "mine.json")
+    runs, out = [folder / "one", folder / "two"], folder / "mine.json"
+    return fit_from_runs(runs, "nvidia-h200", out, held_out_folder=folder / "without")
 
 
 def test_the_factor_of_a_slower_host_is_found(fitted: Any) -> None:
@@ -104,6 +108,45 @@ def test_the_file_says_where_it_comes_from(fitted: Any) -> None:
 
 def test_the_other_run_is_predicted(fitted: Any) -> None:
     assert max(fitted.held_out.values()) < 0.06
+
+
+def test_fits_without_one_run_say_so(fitted: Any) -> None:
+    folder = fitted.path.parent / "without"
+    assert {path.name for path in folder.iterdir()} == {"without-own.json", "without-other.json"}
+    without = load_calibration(str(folder / "without-own.json"))
+    assert without.provenance.source_runs == ("other",)
+    eager_s = [item.terms.host.parameters.eager_lora_layer_s for item in (without, fitted.calibration)]
+    assert eager_s[0] == pytest.approx(eager_s[1], rel=0.2) and eager_s[0] != eager_s[1]
+
+
+def test_a_fit_anew_owes_nothing_to_the_engine_terms_of_its_base(tmp_path: Path) -> None:
+    one = record(tmp_path / "one", "nvidia-h200")
+    reports = [
+        fit_from_runs([one], base, tmp_path / "fitted.json", anew=True)
+        for base in ("nvidia-h200", slower(tmp_path, 3.0))
+    ]
+    assert reports[0].after == reports[1].after
+    assert max(abs(error.error) for error in reports[0].after if error.metric.startswith("tpot")) < 0.05
+    assert reports[0].calibration.terms.host.parameters.piecewise_layer_s == TYPICAL["host"]["piecewise_layer_s"]
+
+
+def test_single_measurements_tell_parameters_apart() -> None:
+    base, micro = load_calibration("nvidia-h200"), read(RECORDED / "l8r16-micro")
+    named = {group.name: group for group in groups_of(base, [micro])}
+    assert named["host: launching one by one, LoRA in use"].parameters == (("host", "eager_lora_layer_s", 1),)
+    assert named["kernels: lora_kernels, shrink_s"].width == base.terms.lora_kernels.held_out_error
+    assert named["kernels: operators, gemm_flops"].parameters == (("operators", "gemm_flops", -1),)
+    assert named["loads: rate of the disk"].parameters == (("copies", "disk_bytes_per_s", -1),)
+    plain = {group.name for group in groups_of(base, [read(RECORDED / "base8b-micro")])}
+    assert "kernels: operators, layer_s" in plain and not any("lora" in name.lower() for name in plain)
+
+
+def test_factors_of_one_parameter_multiply() -> None:
+    base = load_calibration("nvidia-h200")
+    own = Group("", 0.3, (("host", "eager_lora_layer_s", 1),))
+    moved, old = apply(base, (EAGER, own), (0.1, 0.2)).terms.host.parameters, base.terms.host.parameters
+    assert moved.eager_lora_layer_s == pytest.approx(1.34986 * old.eager_lora_layer_s, rel=1e-4)
+    assert moved.eager_layer_s == pytest.approx(1.10517 * old.eager_layer_s, rel=1e-4)
 
 
 def test_groups_follow_runs_and_bases(tmp_path: Path) -> None:
