@@ -10,13 +10,14 @@ import typer
 from simlora.cli.common import ARGUMENTS, Override, ScenarioFile, VllmArgs, app, err, out, read_scenario
 from simlora.errors import ConfigError
 
-DEFAULT_ENGINES = "vllm,slora,lorax,punica,sglang,dedicated"
-
 
 @app.command()
 def compare(
     file: ScenarioFile = None,
-    engines: Annotated[str, typer.Option(help="Engines, separated by commas")] = DEFAULT_ENGINES,
+    engines: Annotated[
+        str | None,
+        typer.Option(help="Engines, separated by commas; by default all but the naive baselines, and dedicated"),
+    ] = None,
     from_vllm_args: VllmArgs = None,
     set_: Override = None,
     report: Annotated[Path | None, typer.Option(help="Folder for the comparison as Markdown, HTML and JSON")] = None,
@@ -25,13 +26,16 @@ def compare(
     check: Annotated[bool, typer.Option("--check", help="Verify the invariants at every step")] = False,
 ) -> None:
     """Play one scenario on several engines: cost, latency, and why they differ."""
+    from simlora.engines.registry import PUBLISHED
     from simlora.plan.compare import as_json, compare_engines
+    from simlora.plan.variants import DEDICATED
     from simlora.report.comparison import comparison_tables, comparison_texts, json_text
     from simlora.results.atomic_write import check_writable, write_texts, write_whole
 
-    names = [name.strip() for name in engines.split(",") if name.strip()]
+    every = (*PUBLISHED, DEDICATED)
+    names = list(every) if engines is None else [name.strip() for name in engines.split(",") if name.strip()]
     if not names:
-        raise ConfigError(ARGUMENTS, "--engines", engines, f"engines separated by commas, e.g. {DEFAULT_ENGINES}")
+        raise ConfigError(ARGUMENTS, "--engines", engines, f"engines separated by commas, e.g. {','.join(every)}")
     scenario, notes = read_scenario(file, from_vllm_args, set_, seed)
     for line in notes:
         err.print(f"note: {line}")

@@ -21,6 +21,8 @@ SPECS: MappingProxyType[str, str] = MappingProxyType(
     }
 )
 """Kind -> module in engines/ and name of its EngineSpec there."""
+PUBLISHED = tuple(kind for kind, place in SPECS.items() if not place.startswith("baselines."))
+"""All but the naive baselines."""
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simlora.memory.gpu_memory import CachingAllocator, cuda_total_bytes
 from simlora.memory.ledger import ACTIVATIONS, CONTEXT, GRAPHS, WEIGHTS, Part
@@ -14,10 +14,7 @@ from simlora.scenario.engines.vllm_versions import V0_8_5
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, adapter_bytes
 from simlora.scenario.model import ModelSpec
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.root import Scenario
 
 BASE_GRAPH_BYTES_PER_LAYER = 237e3
 """One CUDA graph without LoRA kernels, per layer: vLLM 0.19 estimates 102 graphs of models of 28 to 80 layers at 0.0225

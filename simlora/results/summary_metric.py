@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from simlora.results.measured import Measured
+from typing import Any, Literal
 
 Unit = Literal["", "s", "count", "fraction", "bytes", "tokens", "1/s", "tokens/s", "usd", "usd/h"]
 """"": text, or a mapping of values whose units its description names."""
@@ -24,7 +21,8 @@ class Metric:
     name: str
     """Its place in summary.json, blocks by a dot: "adapters.loads"."""
     unit: Unit
-    compute: Callable[[Measured], Any]
+    compute: Callable[[Any], Any]
+    """Of a results.measured.Measured."""
     about: str
     """What it is, where the name does not say it."""
     label: str = ""

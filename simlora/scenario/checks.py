@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.base import WrongValueError
 from simlora.scenario.cluster import ClusterConfig, RouterClass, router_class
-from simlora.scenario.lora_modules import adapter_bytes
+from simlora.scenario.sections import Sections
 from simlora.scenario.workload import FlashCrowdArrivals, peak_rate_rps
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
 
 UNBUILT_KEYS = (
     "cluster.placement",
@@ -49,7 +45,7 @@ MAX_REQUESTS = 100_000_000
 """Most requests of one run: what fits a laptop's memory as columns, with room to spare."""
 
 
-def check_scenario(scenario: Scenario) -> None:
+def check_scenario(scenario: Sections) -> None:
     """All rules, the most basic first.
 
     Raises:
@@ -67,7 +63,7 @@ def check_scenario(scenario: Scenario) -> None:
     _check_router(scenario)
 
 
-def _check_parallelism(scenario: Scenario) -> None:
+def _check_parallelism(scenario: Sections) -> None:
     engine, model = scenario.engine, scenario.model_spec
     if not divides_model(scenario, engine.tensor_parallel_size):
         possible = [str(size) for size in range(1, 65) if divides_model(scenario, size)]
@@ -79,7 +75,7 @@ def _check_parallelism(scenario: Scenario) -> None:
         )
 
 
-def _check_router(scenario: Scenario) -> None:
+def _check_router(scenario: Sections) -> None:
     router, kind = scenario.cluster.router.kind, scenario.engine.kind
     described: RouterClass = router_class(router)
     if described.engines and kind not in described.engines:
@@ -87,7 +83,7 @@ def _check_router(scenario: Scenario) -> None:
         raise WrongValueError("cluster.router.kind", router, allowed)
 
 
-def divides_model(scenario: Scenario, size: int) -> bool:
+def divides_model(scenario: Sections, size: int) -> bool:
     """Whether the model can be sharded over that many GPUs; KV heads are replicated when there are fewer of them.
 
     Source: vLLM's `QKVParallelLinear` and `divide`.
@@ -114,7 +110,7 @@ def _check_popularity(adapters: AdaptersConfig) -> None:
             )
 
 
-def _check_workload(scenario: Scenario) -> None:
+def _check_workload(scenario: Sections) -> None:
     workload = scenario.workload
     if workload.arrivals is None or workload.duration_s is None:
         return
@@ -136,7 +132,7 @@ def _check_pinned(adapters: AdaptersConfig) -> None:
         raise WrongValueError("adapters.pinned", list(adapters.pinned), "an id is listed twice")
 
 
-def _check_topology(scenario: Scenario) -> None:
+def _check_topology(scenario: Sections) -> None:
     cluster, plain = scenario.cluster, ClusterConfig()
     if cluster.topology == "shared":
         if cluster.dedicated != plain.dedicated:
@@ -150,25 +146,3 @@ def _check_topology(scenario: Scenario) -> None:
     if scenario.engine.kind != "vllm" or not scenario.adapters.count:
         allowed = "shared, unless engine.kind is vllm and there are adapters to merge"
         raise WrongValueError("cluster.topology", cluster.topology, allowed)
-
-
-def host_cache_bytes(scenario: Scenario, cached: int) -> int:
-    """Host bytes of one replica when the `cached` largest adapters are in memory: all workers, each at its own rank."""
-    total, left = 0, cached
-    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
-        taken = min(count, left)
-        total += taken * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
-        left -= taken
-    return total * scenario.engine.tensor_parallel_size
-
-
-def largest_host_cache(scenario: Scenario) -> int:
-    """The largest max_cpu_loras whose adapters fit storage.host_gib, whichever adapters they are."""
-    left, fit = scenario.storage.host_gib * 2**30 / scenario.engine.tensor_parallel_size, 0
-    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
-        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
-        taken = min(count, int(left // size))
-        fit, left = fit + taken, left - taken * size
-        if taken < count:
-            break
-    return fit

@@ -12,32 +12,14 @@ from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitP
 from simlora.scenario.base import Config, WrongValueError, auto
 from simlora.scenario.checks import check_scenario, drop_unbuilt
 from simlora.scenario.cluster import ClusterConfig
-from simlora.scenario.engines import AnyEngine, VllmConfig
+from simlora.scenario.engines import AnyEngine
+from simlora.scenario.engines.vllm import VllmConfig
 from simlora.scenario.gpu import GpuConfig, GpuSpec
 from simlora.scenario.lora_modules import adapter_modules, slot_modules, supported_modules
 from simlora.scenario.model import ModelSpec
 from simlora.scenario.model_lookup import find_model
+from simlora.scenario.sections import StorageConfig
 from simlora.scenario.workload import DeterministicArrivals, GammaArrivals, PoissonArrivals, WorkloadConfig
-
-
-class RemoteStorage(Config):
-    """Where adapters come from that are not on the replica's disk."""
-
-    bandwidth_gib_s: float = Field(default=1.0, gt=0, le=1e4, description="GiB per second into one replica")
-    latency_s: float = Field(default=0.05, ge=0, le=3600, description="Time to the first byte")
-
-
-class StorageConfig(Config):
-    """Memory and storage of one replica's host."""
-
-    host_gib: float = Field(default=512.0, gt=0, le=1e6, description="Host memory of one replica for adapters")
-    disk_gib_s: float | None = Field(
-        default=None, gt=0, le=1e4, description="Disk bandwidth; null: reads take what the calibration measured"
-    )
-    remote: RemoteStorage | None = Field(
-        default=None,
-        description="Adapters start in remote storage and reach the disk at first use; null: all are on disk",
-    )
 
 
 class SloConfig(Config):

@@ -18,7 +18,8 @@ from simlora.latency.store import shipped
 from simlora.runs.recorded import RecordedRun
 from simlora.runs.run_file import SERVER, RunFile
 from simlora.scenario import vllm_args
-from simlora.scenario.engines import ENGINES, VllmConfig
+from simlora.scenario.engines import ENGINES
+from simlora.scenario.engines.vllm import VllmConfig
 from simlora.scenario.gpu import GPUS, builtin_gpu
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from simlora.errors import ConfigError
 from simlora.scenario.adapters import largest_remainder
-from simlora.scenario.checks import UNBUILT_KEYS, host_cache_bytes, largest_host_cache
+from simlora.scenario.checks import UNBUILT_KEYS
+from simlora.scenario.engines.vllm import host_cache_bytes, largest_host_cache
 from simlora.scenario.load import changed, load_scenario, scenario_from_dict
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario

@@ -10,8 +10,7 @@ from simlora.engines.pricing import scenario_latency
 from simlora.engines.spec import Option, Shares
 from simlora.engines.vllm.ledger import VllmLedger, vllm_ledger
 from simlora.memory.shortage import gb
-from simlora.scenario.checks import largest_host_cache
-from simlora.scenario.engines.vllm import VllmConfig
+from simlora.scenario.engines.vllm import VllmConfig, largest_host_cache
 from simlora.scenario.root import Scenario
 
 TYPICAL_BATCH = 32

@@ -8,7 +8,7 @@ from simlora.engines.vllm.build import make_engine
 from simlora.engines.vllm.fit import vllm_shortages
 from simlora.engines.vllm.ledger import vllm_ledger
 from simlora.engines.vllm.profile import vllm_profile
-from simlora.scenario.checks import largest_host_cache
+from simlora.scenario.engines.vllm import largest_host_cache
 from simlora.scenario.engines.vllm_versions import V0_20
 from simlora.scenario.root import Scenario
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from simlora.scenario.base import Config, auto
 from simlora.scenario.model_lookup import KNOWN_MODELS, ModelSupport
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
+from simlora.scenario.sections import Sections
 
 KernelFamily = Literal[
     "padded", "sgmv", "bgmv", "mbgmv", "mbgmm", "csgmv", "padded-bmm", "grouped-gemm", "loop", "simlora"
@@ -44,7 +42,7 @@ class EngineBase(Config):
     """Registering adapters before the run (adapters.preload) brings the last ones to the GPU as well."""
 
     def with_common(
-        self, scenario: Scenario, kernels: str, overlap: bool = False, pinned: bool = True, prefetch: bool = False
+        self, scenario: Sections, kernels: str, overlap: bool = False, pinned: bool = True, prefetch: bool = False
     ) -> Self:
         """A copy with the shared defaults filled in: the model's length, and how this engine computes and loads."""
         loading = self.adapter_loading.filled(overlap=overlap, pinned=pinned, prefetch=prefetch)
@@ -56,11 +54,11 @@ class EngineBase(Config):
         """Models and modules that the engine serves."""
         return KNOWN_MODELS
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         """A copy with every open default replaced by the engine's own; the scenario's other sections are as given."""
         raise NotImplementedError
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         """Rules between the engine's keys and other sections, once all defaults are resolved.
 
         Raises:

@@ -7,7 +7,7 @@ merges the next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -21,10 +21,7 @@ from simlora.scenario.engines.published_checks import (
     check_prefill_limit,
     check_slots,
 )
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.sections import Sections
 
 KERNELS = "loop"
 """Two small GEMMs per adapter and projection."""
@@ -47,11 +44,11 @@ class NaiveConfig(PublishedEngine):
     eviction: ClassVar[str] = "lru"
     max_cpu_loras: ClassVar[int] = 1 << 20
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         engine = self.with_common(scenario, kernels=KERNELS)
         return engine.filled(max_num_batched_tokens=max(DEFAULT_STEP_TOKENS, engine.max_model_len))
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         check_common(self, scenario, pins=self.pins)
         check_blocking_loads(self)
         check_prefill_limit(self, "max_num_batched_tokens")
@@ -77,7 +74,7 @@ class GroupedConfig(NaiveConfig):
     switch_after: int = switch_after()
     max_loras: int = buffers()
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         super().check(scenario)
         check_slots(self, scenario)
 
@@ -91,7 +88,7 @@ class MergedSwapConfig(NaiveConfig):
     pins: ClassVar[bool] = False
     max_loras: ClassVar[int] = 1
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         super().check(scenario)
         if self.kernels != KERNELS:
             raise WrongValueError("engine.kernels", self.kernels, "left out: merged weights need no LoRA kernels")
@@ -103,6 +100,6 @@ class SequentialConfig(NaiveConfig):
     kind: Literal["sequential"] = Field(default="sequential", description="Serving engine")
     max_loras: int = buffers()
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         super().check(scenario)
         check_slots(self, scenario)

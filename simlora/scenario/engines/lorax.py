@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from simlora.scenario.base import WrongValueError, auto
 from simlora.scenario.engines.base import PublishedEngine
 from simlora.scenario.engines.published_checks import check_blocking_loads, check_common, check_host_memory
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
+from simlora.scenario.sections import Sections
 
 
 class LoraxConfig(PublishedEngine):
@@ -70,14 +68,14 @@ class LoraxConfig(PublishedEngine):
     def max_num_batched_tokens(self) -> Any:
         return self.max_batch_prefill_tokens
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         """The launcher's defaults. Preloaded adapters leave no memory for others: it sets the fraction to 0."""
         engine = self.with_common(scenario, kernels="bgmv", pinned=False)
         if engine.preloaded_adapter_ids:
             engine = engine.model_copy(update={"adapter_memory_fraction": 0.0})
         return engine.filled(max_batch_prefill_tokens=engine.max_model_len + 49)
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         check_common(self, scenario)
         check_blocking_loads(self)
         self._check_tokens()
@@ -98,7 +96,7 @@ class LoraxConfig(PublishedEngine):
             allowed = f"must be at least engine.max_model_len ({self.max_model_len})"
             raise WrongValueError("engine.max_batch_total_tokens", self.max_batch_total_tokens, allowed)
 
-    def _check_preloaded(self, scenario: Scenario) -> None:
+    def _check_preloaded(self, scenario: Sections) -> None:
         listed, count = self.preloaded_adapter_ids, scenario.adapters.count
         for adapter in listed:
             if not 1 <= adapter <= count:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simlora.scenario.base import WrongValueError
+from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import adapter_bytes, supported_modules
+from simlora.scenario.model import ModelSpec
+from simlora.scenario.sections import Sections
 
 DEFAULT_STEP_TOKENS = 8192
 """Tokens in one step of the naive baselines, unless the longest sequence has more."""
@@ -15,15 +18,17 @@ DEFAULT_STEP_TOKENS = 8192
 _CONTEXT_BYTES = 1e9
 """CUDA and what is as large on any GPU."""
 
-if TYPE_CHECKING:
-    from simlora.scenario.gpu import GpuSpec
-    from simlora.scenario.model import ModelSpec
-    from simlora.scenario.root import Scenario
 
+def check_common(engine: Any, scenario: Sections, pins: bool = False, stages: str = "") -> None:
+    """What every published engine needs.
 
-def check_common(engine: Any, scenario: Scenario, pins: bool = False) -> None:
-    """What every published engine needs. pins: it can keep adapters on the GPU for good."""
-    check_one_stage(engine)
+    Args:
+        pins: it can keep adapters on the GPU for good.
+        stages: why it has no pipeline stages; empty: it simply has none.
+    """
+    if engine.pipeline_parallel_size > 1:
+        why = stages or f"{engine.kind} has no pipeline stages"
+        raise WrongValueError("engine.pipeline_parallel_size", engine.pipeline_parallel_size, f"must be 1: {why}")
     model = scenario.model_spec
     if engine.max_model_len > model.max_position_embeddings:
         limit = f"{model.name} takes at most {model.max_position_embeddings} tokens"
@@ -55,7 +60,7 @@ def check_blocking_loads(engine: Any) -> None:
         raise WrongValueError("engine.adapter_loading.overlap", True, allowed)
 
 
-def check_modules(name: str, scenario: Scenario) -> None:
+def check_modules(name: str, scenario: Sections) -> None:
     """Modules that no engine here adapts on the model."""
     supported = supported_modules(scenario.model_spec, expert_lora=True)
     for module in scenario.adapter_modules:
@@ -64,7 +69,7 @@ def check_modules(name: str, scenario: Scenario) -> None:
             raise WrongValueError("adapters.target_modules", module, allowed)
 
 
-def check_ranks(scenario: Scenario, allowed_ranks: Iterable[int], whose: str) -> None:
+def check_ranks(scenario: Sections, allowed_ranks: Iterable[int], whose: str) -> None:
     """Ranks for which there are kernels."""
     allowed = tuple(allowed_ranks)
     for rank in used_ranks(scenario):
@@ -80,14 +85,7 @@ def check_one_gpu(engine: Any, whose: str) -> None:
         raise WrongValueError("engine.tensor_parallel_size", engine.tensor_parallel_size, allowed)
 
 
-def check_one_stage(engine: Any) -> None:
-    """Engines without pipeline parallelism, and SGLang, whose stages are not modelled."""
-    if engine.pipeline_parallel_size > 1:
-        why = "SGLang's stages are not modelled" if engine.kind == "sglang" else f"{engine.kind} has no pipeline stages"
-        raise WrongValueError("engine.pipeline_parallel_size", engine.pipeline_parallel_size, f"must be 1: {why}")
-
-
-def check_slots(engine: Any, scenario: Scenario, base: int = 0) -> None:
+def check_slots(engine: Any, scenario: Sections, base: int = 0) -> None:
     """Pinned adapters must leave a slot that moves. base: slots that the base model takes."""
     pinned, most = scenario.adapters.pinned, engine.max_loras - 1
     if engine.enable_lora and len(pinned) > most:
@@ -104,7 +102,7 @@ def check_prefill_limit(engine: Any, key: str) -> None:
 
 
 def check_host_memory(
-    scenario: Scenario, modules: tuple[str, ...], copies: int, most: int | None = None, key: str | None = None
+    scenario: Sections, modules: tuple[str, ...], copies: int, most: int | None = None, key: str | None = None
 ) -> None:
     """The `most` largest adapters (null: all), `copies` times, must fit host memory. key: the setting behind most."""
     needed, left = 0, math.inf if most is None else most
@@ -121,7 +119,7 @@ def check_host_memory(
     raise WrongValueError("storage.host_gib", scenario.storage.host_gib, allowed)
 
 
-def used_ranks(scenario: Scenario) -> list[int]:
+def used_ranks(scenario: Sections) -> list[int]:
     """Ranks that some adapter has, ascending; empty without adapters."""
     adapters = scenario.adapters
     if not scenario.engine.enable_lora or not adapters.count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -16,10 +16,7 @@ from simlora.scenario.engines.published_checks import (
     used_ranks,
 )
 from simlora.scenario.lora_modules import ALL_LINEAR
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.sections import Sections
 
 PUNICA_RANKS = (16, 32, 64, 96, 128)
 """Ranks that SGMV's shrink is compiled for."""
@@ -49,11 +46,11 @@ class PunicaConfig(PublishedEngine):
     def max_num_batched_tokens(self) -> int:
         return self.max_model_len + self.max_batch_size
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         prefetch = self.adapter_loading.overlap is not False
         return self.with_common(scenario, kernels="sgmv", overlap=True, prefetch=prefetch)
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         check_one_gpu(self, "Punica")
         check_common(self, scenario)
         ranks, kernels = used_ranks(scenario), ", ".join(map(str, PUNICA_RANKS))

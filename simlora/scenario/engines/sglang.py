@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -14,10 +14,7 @@ from simlora.scenario.engines.published_checks import (
     check_slots,
     kv_tokens_estimate,
 )
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.sections import Sections
 
 _BY_MEMORY_GIB = (
     (20, 2048, 8, 8),
@@ -83,7 +80,7 @@ class SglangConfig(PublishedEngine):
         """A prefill shares one chunk between its prompts."""
         return min(self.chunked_prefill_size, self.max_prefill_tokens)
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         """SGLang's own order: chunk and graphs by GPU memory, what they need, then the share of what remains.
 
         max_running_requests follows `ModelRunner.init_memory_pool`, from an estimate of the KV tokens.
@@ -103,18 +100,18 @@ class SglangConfig(PublishedEngine):
         most = min(max(tokens * 512 // engine.max_model_len, 2048), 4096)
         return engine.filled(max_running_requests=most)
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         if self.mem_fraction_static <= 0:
             allowed = "above 0: the GPU is too small for SGLang's default reserve"
             raise WrongValueError("engine.mem_fraction_static", self.mem_fraction_static, allowed)
-        check_common(self, scenario, pins=True)
+        check_common(self, scenario, pins=True, stages="SGLang's stages are not modelled")
         check_slots(self, scenario, base=1)
         if self.enable_lora:
             self._check_loaded(scenario)
             most, key = self.max_loaded_loras, "engine.max_loaded_loras"
             check_host_memory(scenario, scenario.adapter_modules, self.tensor_parallel_size, most, key)
 
-    def _check_loaded(self, scenario: Scenario) -> None:
+    def _check_loaded(self, scenario: Sections) -> None:
         """Rules of `ServerArgs.check_lora_server_args`."""
         loaded, slots = self.max_loaded_loras, self.max_loras_per_batch
         if loaded is not None and loaded < slots:

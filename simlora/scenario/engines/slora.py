@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -17,10 +17,7 @@ from simlora.scenario.engines.published_checks import (
     kv_tokens_estimate,
 )
 from simlora.scenario.lora_modules import ATTENTION
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
-
+from simlora.scenario.sections import Sections
 
 _PAGE_BYTES = {"16KiB": 16 << 10, "64KiB": 64 << 10}
 ARTIFACT_RANKS = (8, 16, 32, 64, 128)
@@ -76,7 +73,7 @@ class SloraConfig(PublishedEngine):
     def max_num_batched_tokens(self) -> Any:
         return self.batch_max_tokens
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         """batch_max_tokens: as `api_server.py`, from an estimate of the pool where its size is left open."""
         paper = not self.artifact
         prefetch = paper and self.adapter_loading.overlap is not False
@@ -86,7 +83,7 @@ class SloraConfig(PublishedEngine):
         pool = engine.max_total_token_num or fitting
         return engine.filled(batch_max_tokens=max(pool // 6, engine.max_model_len))
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         check_common(self, scenario)
         if scenario.adapters.preload:
             allowed = "must be false: S-LoRA reads all adapters into host memory at its start, and none onto the GPU"
@@ -98,7 +95,7 @@ class SloraConfig(PublishedEngine):
         if self.enable_lora:
             check_host_memory(scenario, ATTENTION, 1)
 
-    def _check_artifact(self, scenario: Scenario) -> None:
+    def _check_artifact(self, scenario: Sections) -> None:
         model = scenario.model_spec
         if model.num_key_value_heads != model.num_attention_heads:
             allowed = (
@@ -112,7 +109,7 @@ class SloraConfig(PublishedEngine):
         if self.page != "row":
             raise WrongValueError("engine.page", self.page, "S-LoRA's published code has rows only: row")
 
-    def _check_page(self, scenario: Scenario) -> None:
+    def _check_page(self, scenario: Sections) -> None:
         model = scenario.model_spec
         heads = max(-(-model.num_key_value_heads // self.tensor_parallel_size), 1)
         row_bytes = heads * model.head_dim * model.dtype_bytes

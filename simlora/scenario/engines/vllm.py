@@ -6,20 +6,17 @@ Each rule raises one WrongValueError.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 
 from simlora.scenario.base import Config, WrongValueError, auto
-from simlora.scenario.checks import host_cache_bytes, largest_host_cache
 from simlora.scenario.engines.base import EngineBase
 from simlora.scenario.engines.published_checks import check_prefetch
 from simlora.scenario.engines.vllm_versions import VERSIONS, VllmVersion, known_versions
-from simlora.scenario.lora_modules import ModuleChoice, supported_modules
+from simlora.scenario.lora_modules import ModuleChoice, adapter_bytes, supported_modules
 from simlora.scenario.model_lookup import ModelSupport
-
-if TYPE_CHECKING:
-    from simlora.scenario.root import Scenario
+from simlora.scenario.sections import Sections
 
 
 class Speculative(Config):
@@ -104,7 +101,7 @@ class VllmConfig(EngineBase):
     def model_support(self) -> ModelSupport:
         return self.rules.models
 
-    def resolved(self, scenario: Scenario) -> Self:
+    def resolved(self, scenario: Sections) -> Self:
         """vLLM's own order: model length, then the token budget, then the number of sequences.
 
         Source: `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args` (0.20), `_set_default_args_v1` (0.8.5).
@@ -125,11 +122,11 @@ class VllmConfig(EngineBase):
             gpu_memory_utilization=rules.gpu_memory_utilization,
         )
 
-    def check(self, scenario: Scenario) -> None:
+    def check(self, scenario: Sections) -> None:
         check_vllm(self, scenario)
 
 
-def check_vllm(engine: VllmConfig, scenario: Scenario) -> None:
+def check_vllm(engine: VllmConfig, scenario: Sections) -> None:
     """All rules, the most basic first."""
     _check_version_flags(engine)
     _check_sharding(engine)
@@ -154,7 +151,7 @@ def _check_sharding(engine: VllmConfig) -> None:
         )
 
 
-def _check_stages(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_stages(engine: VllmConfig, scenario: Sections) -> None:
     """What is modelled together with pipeline stages."""
     stages, layers = engine.pipeline_parallel_size, scenario.model_spec.num_hidden_layers
     if stages == 1:
@@ -176,7 +173,7 @@ def _check_stages(engine: VllmConfig, scenario: Scenario) -> None:
         raise WrongValueError("engine.kernels", engine.kernels, f"must be padded with {key} above 1")
 
 
-def _check_batch(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_batch(engine: VllmConfig, scenario: Sections) -> None:
     model = scenario.model_spec
     if engine.max_model_len > model.max_position_embeddings:
         limit = model.max_position_embeddings
@@ -205,7 +202,7 @@ def _check_version_flags(engine: VllmConfig) -> None:
             raise WrongValueError(f"engine.{key}", value, allowed)
 
 
-def _check_ranks(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_ranks(engine: VllmConfig, scenario: Sections) -> None:
     allowed = engine.rules.defaults.allowed_lora_ranks
     if engine.max_lora_rank not in allowed:
         ranks = ", ".join(map(str, allowed))
@@ -216,7 +213,7 @@ def _check_ranks(engine: VllmConfig, scenario: Scenario) -> None:
             raise WrongValueError("adapters.ranks", rank, f"must be at most engine.max_lora_rank ({limit})")
 
 
-def _check_modules(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_modules(engine: VllmConfig, scenario: Sections) -> None:
     model, rules = scenario.model_spec, engine.rules
     supported = supported_modules(model, rules.models.expert_lora)
     for module in scenario.adapter_modules if scenario.adapters.count else ():
@@ -232,7 +229,7 @@ def _check_modules(engine: VllmConfig, scenario: Scenario) -> None:
         raise WrongValueError("model", scenario.model, allowed)
 
 
-def _check_slots(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_slots(engine: VllmConfig, scenario: Sections) -> None:
     adapters = scenario.adapters
     if engine.max_cpu_loras < engine.max_loras:
         allowed = f"max_cpu_loras ({engine.max_cpu_loras}) must be at least max_loras ({engine.max_loras})"
@@ -242,7 +239,7 @@ def _check_slots(engine: VllmConfig, scenario: Scenario) -> None:
         raise WrongValueError("adapters.pinned", list(adapters.pinned), allowed)
 
 
-def _check_host_memory(engine: VllmConfig, scenario: Scenario) -> None:
+def _check_host_memory(engine: VllmConfig, scenario: Sections) -> None:
     """Every tensor-parallel worker keeps a whole copy of each cached adapter in pinned host memory, at its own rank."""
     storage = scenario.storage
     limit_bytes = storage.host_gib * 2**30
@@ -263,3 +260,25 @@ def _check_host_memory(engine: VllmConfig, scenario: Scenario) -> None:
 def _gib(size_bytes: int) -> str:
     """GiB, rounded up so that the figure is enough."""
     return f"{math.ceil(size_bytes / 2**30 * 100) / 100:,.2f}"
+
+
+def host_cache_bytes(scenario: Sections, cached: int) -> int:
+    """Host bytes of one replica when the `cached` largest adapters are in memory: all workers, each at its own rank."""
+    total, left = 0, cached
+    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
+        taken = min(count, left)
+        total += taken * adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        left -= taken
+    return total * int(scenario.engine.tensor_parallel_size)
+
+
+def largest_host_cache(scenario: Sections) -> int:
+    """The largest max_cpu_loras whose adapters fit storage.host_gib, whichever adapters they are."""
+    left, fit = scenario.storage.host_gib * 2**30 / scenario.engine.tensor_parallel_size, 0
+    for rank, count in sorted(scenario.adapters.rank_counts().items(), reverse=True):
+        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
+        taken = min(count, int(left // size))
+        fit, left = fit + taken, left - taken * size
+        if taken < count:
+            break
+    return fit
