@@ -19,7 +19,7 @@ from typing import Any
 import simpy
 
 from simlora.engines.inputs import Inputs
-from simlora.engines.vllm import engine as hot
+from simlora.engines.vllm import replica as hot
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.simulate import simulate

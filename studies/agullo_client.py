@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,8 @@ from agullo_rows import AgulloRow
 from agullo_scrape import Scraper
 
 from simlora.cluster.router import Decision, Hold, Reject, Send
-from simlora.cluster.view import View
-from simlora.engines.request import Request
-from simlora.sim.replica import Replica
+from simlora.engines.view import View
+from simlora.engines.vllm.replica import VllmReplica
 from simlora.workload.request_table import RequestTable
 
 Floats = npt.NDArray[np.float64]
@@ -104,12 +104,13 @@ class Client:
 
     needs_views = False
 
-    def __init__(self, replica: Replica, limit: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, replica: VllmReplica, limit: int = MAX_CONNECTIONS) -> None:
         self.scraper = Scraper(replica)
         self._replica, self._limit = replica, limit
         self._held: set[int] = set()
 
-    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+    def choose(self, request: Any, views: Sequence[View], now_s: float) -> Decision:
+        self._replica.advance(now_s)
         if self._replica.outstanding >= self._limit:
             return Reject("no local port is free")
         handled_s = self.scraper.handled_s(now_s)

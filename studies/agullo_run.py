@@ -17,8 +17,8 @@ from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs, make_replicas, make_requests
 from simlora.sim.clock import Clock
-from simlora.sim.collect import replica_log, request_log
 from simlora.sim.log import Floats, ReplicaLog, RequestLog
+from simlora.sim.log_builder import replica_log, request_log
 from simlora.sim.simulation import Simulation
 from simlora.workload.adapter_table import AdapterTable
 
@@ -87,14 +87,17 @@ def play(row: AgulloRow, calibration: str | None = None) -> Played:
     inputs = inputs_of(row, calibration)
     clock = Clock()
     requests = make_requests(inputs)
-    replicas = make_replicas(inputs, clock, True)
+    replicas = make_replicas(inputs, requests, True)
     client = Client(replicas[0])
     gc.disable()
     try:
         Simulation(clock, replicas, client, requests, inputs.latency.frontend_in_s, cut_s=row.total_time_s).run()
     finally:
         gc.enable()
-    log, replica = request_log(requests, row.total_time_s), replica_log(replicas[0], 1, 0, 0.0)
+    log, replica = (
+        request_log(requests, row.total_time_s),
+        replica_log(replicas[0], inputs.scenario.engine.async_scheduling, 1, 0, 0.0),
+    )
     stalls = client.scraper.stalls
     first_s, last_s = delivered(log.first_token_s, stalls), delivered(log.last_token_s, stalls)
     merged = merged_tokens(replica.runs, stalls)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simlora.sim.replica import Replica
+from simlora.engines.vllm.replica import VllmReplica
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class Stall:
 class Scraper:
     """Watches one replica; knows when its API server stood still."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: VllmReplica) -> None:
         replica.on_boundary = self._boundary
         self._pairs: set[tuple[frozenset[int], frozenset[int]]] = set()
         self._names = 0
@@ -99,8 +99,7 @@ class Scraper:
         if version != self._version:
             self._version = version
             self._running = frozenset(engine.slots.active)
-            queues = engine.waiting._queues if engine.waiting.size else {}
-            self._left = frozenset([adapter for adapter, queue in queues.items() if queue])
+            self._left = frozenset(engine.requests.adapter[request] for request in engine.waiting)
             self._add(self._running, self._left)
         self._scrape(now_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from simlora.cluster.view import View
+from simlora.engines.view import View
 
 
 class Migrate(NamedTuple):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simlora.cluster.router import Decision, Hold, Send
-from simlora.cluster.view import View
-from simlora.engines.request import Request
+from simlora.cluster.router import Decision, Hold, Request, Send
+from simlora.engines.view import View
 
 NEVER_S = float("inf")
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from simlora.cluster.actions import Action, Migrate
-from simlora.cluster.router import Decision, Hold, NamedRouter, Send
-from simlora.cluster.view import View
-from simlora.engines.request import Request
+from simlora.cluster.router import Decision, Hold, NamedRouter, Request, Send
+from simlora.engines.view import View
 from simlora.scenario.cluster import RouterConfig
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from simlora.cluster.view import View
-from simlora.engines.request import Request
+from simlora.engines.view import View
 from simlora.scenario.cluster import RouterConfig, ScrapingConfig
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ class Reject(NamedTuple):
 
 
 Decision = Send | Hold | Reject
+Request = Any
+"""What a router may read of a request: index, adapter, rank, prompt_tokens, prefill_tokens."""
 
 
 class Router(Protocol):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from simlora.engines.request import Request
 from simlora.latency.step import AdapterMix
 
 
 class ActiveAdapters:
-    """Requests per adapter, and adapters per rank. Base requests do not count."""
+    """Requests per adapter, and adapters per rank. Base requests (adapter 0) do not count."""
 
     __slots__ = ("_by_rank", "_rank", "rank_sum", "requests")
 
@@ -27,9 +24,8 @@ class ActiveAdapters:
     def __contains__(self, adapter: int) -> bool:
         return adapter in self.requests
 
-    def join(self, request: Request) -> bool:
+    def join(self, adapter: int, rank: int) -> bool:
         """One more request. True: its adapter is new to the batch."""
-        adapter, rank = request.adapter, request.rank
         if not adapter:
             return False
         requests = self.requests.get(adapter, 0)
@@ -41,9 +37,8 @@ class ActiveAdapters:
         self._by_rank[rank] = self._by_rank.get(rank, 0) + 1
         return True
 
-    def leave(self, request: Request) -> bool:
+    def leave(self, adapter: int) -> bool:
         """One request less. True: it was the last of its adapter."""
-        adapter = request.adapter
         if not adapter:
             return False
         requests = self.requests[adapter] - 1
@@ -65,11 +60,6 @@ class ActiveAdapters:
         """Largest own rank; 0 without adapters."""
         return max(self._by_rank, default=0)
 
-    def mix(self, rank_tokens: int, prompts: Iterable[tuple[Request, int]] = ()) -> AdapterMix:
-        """The step in which all of these adapters take part. prompts: (request, new tokens)."""
-        adapters, tokens = set(), 0
-        for request, new_tokens in prompts:
-            if request.adapter:
-                adapters.add(request.adapter)
-                tokens += new_tokens
-        return AdapterMix(self.rank_sum, rank_tokens, self.max_rank, len(self._by_rank), len(adapters), tokens)
+    def mix(self, rank_tokens: int) -> AdapterMix:
+        """The step in which all of these adapters take part. rank_tokens: sum over its LoRA tokens of their ranks."""
+        return AdapterMix(self.rank_sum, rank_tokens, self.max_rank, len(self._by_rank))

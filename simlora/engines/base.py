@@ -38,7 +38,7 @@ class State(NamedTuple):
     free_blocks: int
     adapters: frozenset[int]
     """Adapters with requests in the running batch."""
-    leaving: int
+    finishing: int
     """Requests counted as outstanding whose last token is out by then."""
 
 
@@ -56,15 +56,14 @@ class Counters(NamedTuple):
 
 
 class Engine(Protocol):
-    """A batching engine. Times are seconds; steps are numbered from 0.
+    """A batching engine that plans a step when the tokens of the one before are out. Times are seconds; steps are
+    numbered from 0.
 
     The replica calls form_step at every boundary between runs of identical steps, then commit when the run is over.
     What an engine decides may depend on its state and on now_s alone, never on how many boundaries lay between: a run
     of k steps must leave it exactly as k runs of one step do.
     """
 
-    asynchronous: bool
-    """A step is planned while the one before is on the GPU; False: when its tokens are out."""
     capacity: Capacity
     tokens_per_decode: int
     """Tokens computed for each decoding request in a step: 1, or 1 + draft tokens."""
@@ -97,7 +96,7 @@ class Engine(Protocol):
     def commit(self, steps: int, now_s: float) -> Delivery:
         """The last plan ran for `steps` steps (0: it was None); returns what came out while they did."""
 
-    def pass_over(self, last_plan_s: float) -> None:
+    def mark_skipped(self, last_plan_s: float) -> None:
         """The last step of the run was planned at last_plan_s: give the arrivals that came during the run the places in
         the queue that they would have with a plan for each step. Call it before `commit`."""
 
@@ -107,11 +106,8 @@ class Engine(Protocol):
     def used_blocks(self) -> int:
         """KV memory in use."""
 
-    def inside(self) -> int:
-        """Requests that are neither waiting nor done."""
-
-    def leaving_count(self) -> int:
-        """Asynchronous engines: requests not in the plan any more whose last token is still on the GPU."""
+    def num_running(self) -> int:
+        """Requests that neither wait nor are done."""
 
     def waiting_count(self) -> int:
         """Requests in its queues."""

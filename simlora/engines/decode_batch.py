@@ -1,21 +1,19 @@
 """The requests that decode one token a step, as aggregates: no work per token.
 
-While a request decodes, its context before step n is request.base + n, so the total context is base_sum + n * count,
-and it needs a new KV block in every step with (base + n) % block_size == 0: a histogram of block_size bins answers how
-many do. Leavers come from a heap keyed by the step that emits the last token.
+While a request decodes, its context before step n is base + n, so the total context is base_sum + n * count, and it
+needs a new KV block in every step with (base + n) % block_size == 0: a histogram of block_size bins answers how many
+do. Leavers come from a heap keyed by the step that emits the last token. Requests are known by their numbers.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from simlora.engines.request import Request
-
 
 class DecodeBatch:
     """Decoding requests of one engine, indexed by the global step number."""
 
-    __slots__ = ("base_sum", "bins", "block_size", "count", "heap", "lora_count", "rank_sum")
+    __slots__ = ("base_sum", "bins", "block_size", "count", "heap", "lora_count", "members", "rank_sum")
 
     tokens_per_step = 1
     """Tokens computed for each request in a step."""
@@ -27,36 +25,65 @@ class DecodeBatch:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.bins = [0] * block_size
-        self.heap: list[tuple[int, int, Request]] = []
-        """(step that emits the last token, request number, request)."""
+        self.heap: list[tuple[int, int]] = []
+        """(step that emits the last token, request)."""
+        self.members: dict[int, tuple[int, int, int, int]] = {}
+        """Request -> (base, last step, first step, rank)."""
         self.count = 0
         self.base_sum = 0
         self.lora_count = 0
         self.rank_sum = 0
 
-    def add(self, request: Request, step: int) -> None:
-        """The request's prompt is complete in `step`, which emits its first token of this residence."""
-        request.start_step = step
-        request.base = request.prefill_tokens - step - 1
-        request.last_step = step + request.output_tokens - request.emitted - 1
-        self.base_sum += request.base
-        self.bins[-request.base % self.block_size] += 1
-        self._join(request)
+    def add(self, request: int, context_tokens: int, tokens_left: int, rank: int, step: int) -> None:
+        """The request's prompt is complete in `step`, which emits its first token of this residence.
 
-    def retire(self, step: int) -> list[Request]:
-        """Take out the requests whose last token is emitted before `step`."""
+        context_tokens: what was computed by then, tokens of earlier residences included. tokens_left: how many come
+        out from `step` on. rank: its adapter's own; 0 for the base model.
+        """
+        base = context_tokens - step - 1
+        self.base_sum += base
+        self.bins[-base % self.block_size] += 1
+        self._join(request, base, step + tokens_left - 1, step, rank)
+
+    def retire(self, step: int) -> list[tuple[int, int]]:
+        """Take out the requests whose last token is emitted before `step`: (request, KV blocks that it holds)."""
         heap, out = self.heap, []
         while heap and heap[0][0] < step:
-            request = heappop(heap)[2]
+            last, request = heappop(heap)
+            out.append((request, self.blocks(request, last)))
             self._leave(request)
-            out.append(request)
         return out
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: int) -> None:
         """Take out a preempted request."""
-        self.heap.remove((request.last_step, request.index, request))
+        self.heap.remove((self.members[request][1], request))
         heapify(self.heap)
         self._leave(request)
+
+    def _join(self, request: int, base: int, last: int, step: int, rank: int) -> None:
+        self.members[request] = base, last, step, rank
+        self.count += 1
+        if rank:
+            self.lora_count += 1
+            self.rank_sum += rank
+        heappush(self.heap, (last, request))
+
+    def _leave(self, request: int) -> None:
+        base, _, _, rank = self.members.pop(request)
+        self.count -= 1
+        self.base_sum -= base
+        self.bins[-base % self.block_size] -= 1
+        if rank:
+            self.lora_count -= 1
+            self.rank_sum -= rank
+
+    def first_step(self, request: int) -> int:
+        """The step that completed its prompt."""
+        return self.members[request][2]
+
+    def last_step(self, request: int) -> int:
+        """The step that emits its last token."""
+        return self.members[request][1]
 
     def context_tokens(self, step: int) -> int:
         """Tokens in the KV cache before `step`, over all requests."""
@@ -66,21 +93,21 @@ class DecodeBatch:
         """KV blocks that `step` needs on top of those held."""
         return self.bins[step % self.block_size]
 
-    def request_growth(self, request: Request, step: int) -> int:
+    def request_growth(self, request: int, step: int) -> int:
         """The same for one request."""
-        return int((request.base + step) % self.block_size == 0)
+        return int((self.members[request][0] + step) % self.block_size == 0)
 
-    def blocks(self, request: Request, step: int) -> int:
+    def blocks(self, request: int, step: int) -> int:
         """KV blocks of a request once `step` is planned, shared prefix blocks included."""
-        return -(-(request.base + step + 1) // self.block_size)
+        return -(-(self.members[request][0] + step + 1) // self.block_size)
 
     def most_blocks(self, prompt_tokens: int, output_tokens: int) -> int:
         """KV blocks that a request alone needs at its longest."""
         return -(-(prompt_tokens + output_tokens - 1) // self.block_size)
 
-    def emitted(self, request: Request, step: int) -> int:
+    def emitted(self, request: int, step: int) -> int:
         """Tokens of this residence that came out of the steps before `step`."""
-        return step - request.start_step
+        return step - self.members[request][2]
 
     def new_blocks(self, step: int, steps: int) -> int:
         """KV blocks needed by `steps` steps from `step` on, with the batch as it is."""
@@ -101,18 +128,3 @@ class DecodeBatch:
             if free_blocks < 0:
                 return steps + offset
         return steps + self.block_size
-
-    def _join(self, request: Request) -> None:
-        self.count += 1
-        if request.adapter:
-            self.lora_count += 1
-            self.rank_sum += request.rank
-        heappush(self.heap, (request.last_step, request.index, request))
-
-    def _leave(self, request: Request) -> None:
-        self.count -= 1
-        self.base_sum -= request.base
-        self.bins[-request.base % self.block_size] -= 1
-        if request.adapter:
-            self.lora_count -= 1
-            self.rank_sum -= request.rank

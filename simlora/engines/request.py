@@ -1,12 +1,10 @@
-"""The life of one request inside an engine. Plain state: the engine that owns it changes it."""
+"""The life of one request inside an engine that knows its requests as objects. The engine that owns it changes it."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 
 NAN = float("nan")
-Key = int | Fraction
-"""Place in a waiting queue (engines/vllm/waiting.py)."""
 
 
 class Request:
@@ -18,10 +16,9 @@ class Request:
 
     __slots__ = (
         "adapter", "admitted_s", "arrival_s", "base", "cached_tokens", "computed", "emitted", "first_run",
-        "first_token_s", "granules", "hits", "index", "interrupted", "key", "last_run", "last_step", "last_token_s",
-        "load_s", "load_tier", "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prefix",
-        "prompt_tokens", "queued_s", "rank", "recomputed_tokens", "rejected", "replica", "routed_s", "shared_blocks",
-        "start_step",
+        "first_token_s", "index", "interrupted", "key", "last_run", "last_step", "last_token_s", "load_s", "load_tier",
+        "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prompt_tokens", "queued_s", "rank",
+        "recomputed_tokens", "rejected", "replica", "routed_s", "start_step",
     )  # fmt: skip
 
     def __init__(
@@ -32,10 +29,9 @@ class Request:
         rank: int,
         prompt_tokens: int,
         output_tokens: int,
-        prefix: tuple[int, ...] | None = None,
     ) -> None:
         self.index, self.arrival_s, self.adapter, self.rank = index, arrival_s, adapter, rank
-        self.prompt_tokens, self.output_tokens, self.prefix = prompt_tokens, output_tokens, prefix
+        self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
         self.replica = -1
         self.rejected = False
         self.routed_s = self.admitted_s = self.first_token_s = self.last_token_s = self.preempted_at_s = NAN
@@ -45,7 +41,8 @@ class Request:
         self.load_tier, self.load_s = 0, 0.0
         self.first_run = self.last_run = -1
         self.interrupted: tuple[float, ...] = ()
-        self.key: Key = 0
+        self.key = 0
+        """Place in a waiting queue that numbers its requests."""
         self.prefill_tokens = prompt_tokens
         """Tokens to compute before the next token comes out."""
         self.computed = 0
@@ -54,7 +51,29 @@ class Request:
         """While decoding, the context before step n is base + n."""
         self.start_step = self.last_step = -1
         """Steps that emit the first token of this residence and the request's last one."""
-        self.shared_blocks = 0
-        self.granules: tuple[int, ...] = ()
-        """Prefix-cache granules it holds."""
-        self.hits = 0
+
+
+class Requests:
+    """All requests of a simulation as objects, in order of arrival. RequestColumns tells the same of columns."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self.arrival_s = [request.arrival_s for request in requests]
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __getitem__(self, index: int) -> Request:
+        return self._requests[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def reject(self, index: int) -> None:
+        """The request gets an error for an answer."""
+        self._requests[index].rejected = True
+
+    @property
+    def last_token_s(self) -> list[float]:
+        """Of each request; NaN where it did not come out."""
+        return [request.last_token_s for request in self._requests]

@@ -12,6 +12,7 @@ from typing import Any
 
 from simlora.engines.base import Engine
 from simlora.engines.inputs import Inputs
+from simlora.engines.request_columns import RequestColumns
 from simlora.latency.families.choice import ONE_RANK_FAMILIES
 from simlora.latency.profile import EngineProfile
 from simlora.memory.ledger import Ledger
@@ -53,8 +54,6 @@ class EngineSpec:
     """One kind of engine. Functions that take a scenario take one of this kind, loaded."""
 
     kind: str
-    build: Callable[[Inputs], Engine]
-    """A replica's scheduler with its parts."""
     ledger: Callable[[Scenario], Ledger]
     """The byte ledger of one GPU, whether or not it fits."""
     shortages: Callable[[Scenario, Any], Iterator[Shortage | None]]
@@ -68,6 +67,10 @@ class EngineSpec:
     """Where the engine keeps adapters on the GPU, in words."""
     slot_rank: Callable[[Scenario], int]
     """The rank that a place for an adapter on the GPU is made for; 0 where an adapter takes what it needs."""
+    build: Callable[[Inputs], Engine] | None = None
+    """The engine of one replica with its parts, where requests are objects (engines/request.py)."""
+    build_replica: Callable[[Inputs, int, RequestColumns, bool], Any] | None = None
+    """A whole replica, where requests are columns: (inputs, its index, requests, coalesce)."""
     limits: Limits = Limits()
     memory_advice: Callable[[Scenario, Any], tuple[str, ...]] = _no_advice
     """(scenario, its ledger) -> a sentence for every flag that takes memory without need."""

@@ -23,7 +23,6 @@ Load = tuple[int, int, str]
 class SyncEngine(ABC):
     """A synchronous engine. Subclasses implement form_step, enqueue, fits, release, used_blocks and the queue."""
 
-    asynchronous = False
     tokens_per_decode = 1
 
     def __init__(self, capacity: Capacity) -> None:
@@ -84,16 +83,22 @@ class SyncEngine(ABC):
     def admit(self, request: Request, now_s: float) -> None:
         """The request joins the batch."""
         self.running[request.index] = request
-        self.active.join(request)
+        self.active.join(request.adapter, request.rank)
         if request.admitted_s != request.admitted_s:
             request.admitted_s = now_s
 
     def complete_prompt(self, request: Request) -> None:
         """The step just planned computes the last of the prompt: its first token comes out, and it decodes from then
         on."""
+        step, left = self.step, request.output_tokens - request.emitted
         request.computed = request.prefill_tokens
-        self.decodes.add(request, self.step)
+        request.base, request.start_step, request.last_step = request.prefill_tokens - step - 1, step, step + left - 1
+        self.decodes.add(request.index, request.prefill_tokens, left, request.rank, step)
         self._first.append(request)
+
+    def blocks_after(self, request: Request, step: int) -> int:
+        """Units of KV memory that a request whose prompt is complete holds once `step` is planned."""
+        return -(-(request.base + step + 1) // self.capacity.block_size)
 
     def plan(
         self,
@@ -134,7 +139,7 @@ class SyncEngine(ABC):
             batch_changed=changed,
             loads=loads,
             max_repeat=max_repeat,
-            mix=step_adapters.mix(rank_tokens, chunks),
+            mix=step_adapters.mix(rank_tokens),
             copying=copying,
             extra_s=extra_s,
         )
@@ -157,11 +162,11 @@ class SyncEngine(ABC):
         if steps > 1:
             self._extend(steps - 1)
         first, self._first = self._first, []
-        finished = self.decodes.retire(self.step + 1) if steps else []
+        retired = self.decodes.retire(self.step + 1) if steps else []
+        finished = [self.running.pop(index) for index, _ in retired]
         for request in finished:
             self.version += 1
-            del self.running[request.index]
-            self.active.leave(request)
+            self.active.leave(request.adapter)
             self.release(request, now_s)
         return first, finished
 
@@ -173,15 +178,12 @@ class SyncEngine(ABC):
         self.extend(steps)
         self.step += steps
 
-    def pass_over(self, last_plan_s: float) -> None:
+    def mark_skipped(self, last_plan_s: float) -> None:
         """An engine whose queue keeps its order whatever the scheduler looks at has nothing to do."""
         return
 
-    def inside(self) -> int:
+    def num_running(self) -> int:
         return len(self.running)
-
-    def leaving_count(self) -> int:
-        return 0
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
         counts = [0, 0, 0, 0]
@@ -206,5 +208,5 @@ def _adapters_of(chunks: Sequence[tuple[Request, int]]) -> ActiveAdapters:
     """The adapters of prompts alone."""
     adapters = ActiveAdapters()
     for request, _ in chunks:
-        adapters.join(request)
+        adapters.join(request.adapter, request.rank)
     return adapters

@@ -37,6 +37,10 @@ class FamilyLatency(EngineLatency):
         adapters but no mix, unless all of them compute at the slots' rank."""
         return assemble(self.parts(plan), self.profile.overlap)
 
+    def price_table(self) -> None:
+        """See StepLatency; steps of a family have no such table."""
+        return None
+
     def parts(self, plan: StepPlan) -> StepParts:
         """See EngineLatency."""
         padded, graph = self._rows(plan)

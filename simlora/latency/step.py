@@ -30,9 +30,6 @@ class AdapterMix(NamedTuple):
     max_rank: int
     distinct_ranks: int
     prefill_adapters: int = 0
-    """Distinct adapters among the prompts."""
-    prefill_lora_tokens: int = 0
-    """LoRA tokens of prompts; the rest are decodes."""
 
 
 class StepPlan(NamedTuple):

@@ -6,6 +6,9 @@ step's composition, and the rest is a few multiplications.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from simlora.latency.calibration import Calibration
@@ -27,6 +30,32 @@ from simlora.scenario.model import ModelSpec
 
 _Fixed = tuple[float, float, float, float, float, float, float, tuple[str, ...]]
 """host before, after, launching (0: a graph), of a repetition; base, lora, collective; extrapolated terms."""
+
+
+class PriceTable(NamedTuple):
+    """What prices a step of vLLM from its numbers, for callers that price millions of them: StepLatency.price in parts.
+
+    Seconds. A step takes `fixed`, by (num_tokens, num_requests, num_adapters, lora_tokens, no prompts, batch_changed),
+    and attention.
+    """
+
+    fixed: dict[tuple[int, int, int, int, bool, bool], _Fixed]
+    """Known so far; price_fixed gives the others."""
+    price_fixed: Callable[[tuple[int, int, int, int, bool, bool]], _Fixed]
+    load_s: Callable[[int, str], float]
+    """Of an adapter: (rank, tier)."""
+    decode_token_s: float
+    """Attention per context token of the decoding requests."""
+    request_s: float
+    """Attention per decoding request."""
+    pair_s: float
+    """Attention per pair of prompt tokens."""
+    tail_s: float
+    skip_s: float
+    """Host time per waiting request that is skipped."""
+    largest_context: float
+    """Context tokens above which attention is extrapolated: the step's terms are then long_context."""
+    long_context: tuple[str, ...]
 
 
 class StepLatency:
@@ -153,6 +182,15 @@ class StepLatency:
             sync_s,
             repeat_host_s,
         )
+
+    def price_table(self) -> PriceTable | None:
+        """The parts of `price`, for steps without copies beside them; None where host and GPU alternate."""
+        if self._rules.alternates:
+            return None
+        return PriceTable(
+            self._cache, self._price_fixed, self.load_s, self._decode_token_s, self._request_s, self._pair_s,
+            self._tail_s, self._skip_s, self._largest_context, self._long_context,
+        )  # fmt: skip
 
     @property
     def step_scale(self) -> float:

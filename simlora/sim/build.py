@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from simlora.cluster.router import NamedRouter, RoundRobin, Router
-from simlora.engines.base import Engine
 from simlora.engines.fit import require_fit
 from simlora.engines.inputs import InitialAdapters, Inputs
 from simlora.engines.pricing import scenario_latency
 from simlora.engines.registry import engine_spec
-from simlora.engines.request import Request
-from simlora.engines.vllm.lanes import VllmLanes
-from simlora.latency.store import calibration_sha256
+from simlora.engines.request import Request, Requests
+from simlora.engines.request_columns import RequestColumns
 from simlora.scenario.cluster import router_class
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 from simlora.sim import dedicated
-from simlora.sim.clock import Clock
-from simlora.sim.pipeline import PipelineReplica
-from simlora.sim.replica import Replica
+from simlora.sim.replica import EngineReplica
 from simlora.workload.adapter_table import AdapterTable, build_adapters
 from simlora.workload.request_table import RequestTable
 from simlora.workload.requests import build_requests
@@ -57,22 +52,19 @@ def initial_adapters(scenario: Scenario) -> InitialAdapters:
     return InitialAdapters(tuple(order[len(order) - min(slots, len(order)) :]), tuple(order[-host:]))
 
 
-def make_requests(inputs: Inputs) -> list[Request]:
-    """The request stream as objects the engines can carry."""
-    table, prefix = inputs.requests, inputs.requests.prefix
-    if not inputs.scenario.engine.enable_prefix_caching:
-        prefix = None
+def make_requests(inputs: Inputs) -> RequestColumns | Requests:
+    """The request stream, in the form that the engine takes."""
+    table = inputs.requests
     merged = inputs.dedicated is not None  # then the engine knows of no adapter
     adapter = np.zeros_like(table.adapter) if merged else table.adapter
-    n = len(table)
-    columns = (table.arrival_s, adapter, inputs.adapters.rank[adapter], table.prompt_tokens, table.output_tokens)
-    lists = [column.tolist() for column in columns]
-    return list(map(Request, range(n), *lists, repeat(None, n) if prefix is None else prefix))
-
-
-def make_engine(inputs: Inputs) -> Engine:
-    """One replica's engine."""
-    return engine_spec(inputs.scenario.engine.kind).build(inputs)
+    columns = table.arrival_s, adapter, inputs.adapters.rank[adapter], table.prompt_tokens, table.output_tokens
+    arrival_s, adapters, ranks, prompt_tokens, output_tokens = (column.tolist() for column in columns)
+    engine = inputs.scenario.engine
+    if engine_spec(engine.kind).build_replica is not None:
+        prefix = table.prefix if engine.enable_prefix_caching else None
+        return RequestColumns(arrival_s, adapters, ranks, prompt_tokens, output_tokens, prefix)
+    lists = arrival_s, adapters, ranks, prompt_tokens, output_tokens
+    return Requests(list(map(Request, range(len(table)), *lists)))
 
 
 def make_router(inputs: Inputs) -> Router:
@@ -93,20 +85,21 @@ def num_replicas(inputs: Inputs) -> int:
     return inputs.scenario.cluster.replicas
 
 
-def make_replicas(inputs: Inputs, clock: Clock, coalesce: bool) -> list[Replica]:
-    return [_make_replica(i, make_engine(inputs), inputs, clock, coalesce) for i in range(num_replicas(inputs))]
+def make_replicas(inputs: Inputs, requests: RequestColumns | Requests, coalesce: bool) -> list[Any]:
+    """All replicas of the cluster, over the requests that make_requests made."""
+    spec, indices = engine_spec(inputs.scenario.engine.kind), range(num_replicas(inputs))
+    if isinstance(requests, RequestColumns):
+        assert spec.build_replica is not None
+        return [spec.build_replica(inputs, index, requests, coalesce) for index in indices]
+    assert spec.build is not None
+    return [EngineReplica(index, spec.build(inputs), inputs.latency, requests, coalesce) for index in indices]
 
 
-def _make_replica(index: int, engine: Engine, inputs: Inputs, clock: Clock, coalesce: bool) -> Replica:
-    kind = PipelineReplica if isinstance(engine, VllmLanes) else Replica
-    return kind(index, engine, inputs.latency, clock, coalesce)  # type: ignore[arg-type]
-
-
-def load_bytes(inputs: Inputs, replica: Replica) -> int:
+def load_bytes(inputs: Inputs, replica: Any) -> int:
     """Host-to-device bytes of a replica's loads (what tensor-parallel workers copy twice counted once)."""
     model, modules = inputs.scenario.model_spec, inputs.latency.adapter_modules
     loads = replica.engine.counters().loads_by_rank.items()
-    return inputs.latency.profile.crossings * sum(n * adapter_bytes(model, rank, modules) for rank, n in loads)
+    return int(inputs.latency.profile.crossings * sum(n * adapter_bytes(model, rank, modules) for rank, n in loads))
 
 
 def calibration_record(inputs: Inputs) -> dict[str, Any]:

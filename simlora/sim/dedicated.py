@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from simlora.cluster.dedicated import NEVER_S, Dedicated
 from simlora.engines.inputs import Inputs
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.sim.replica import Replica
 from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.request_table import RequestTable
 
@@ -55,6 +55,6 @@ def cold_start_s(inputs: Inputs, original: Scenario) -> float:
     return inputs.latency.engine_start_s if given is None else given
 
 
-def paid_s(router: Dedicated, replicas: Sequence[Replica], end_s: float) -> list[float]:
+def paid_s(router: Dedicated, replicas: Sequence[Any], end_s: float) -> list[float]:
     """Seconds for which each deployment's GPUs are paid."""
     return [router.paid_s(replica.index, replica.view_at(end_s).idle_s, end_s) for replica in replicas]

@@ -1,10 +1,7 @@
 """What a simulation leaves behind: one row per run of identical steps, one per request, and counters.
 
-A *run* is k planned steps whose composition does not change. Its boundaries are B_0 = start_s (the plan is formed),
-B_1 = start_s + first_gap_s and B_m = B_1 + (m - 1) * gap_s + slope_s * (m - 1) * (m - 2) / 2 for m = 1 .. k; the next
-run starts at B_k. Under asynchronous scheduling the tokens of the step planned before the run come out at B_1, and
-those of the run's step m at B_(m+1); without it, those of step m come out at B_m. Results are derived from these rows,
-so nothing is recorded per token. Times are seconds.
+What a row of a run holds is said in engines/run_log.py. Results are derived from the rows, so nothing is recorded per
+token. Times are seconds.
 """
 
 from __future__ import annotations
@@ -14,35 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-RUN_COLUMNS = (
-    "start_s",  # B_0
-    "first_gap_s",  # B_1 - B_0
-    "first_weight",  # tokens that come out at B_1 and are not a request's first: the weight of the first gap in ITL
-    "gap_s",  # gap between later boundaries
-    "slope_s",  # its growth per boundary
-    "steps",  # k
-    "decode_count",  # weight of each later gap in ITL
-    "prefill_count",
-    "prefill_tokens",
-    "context_tokens",  # of the decoding requests, when the plan was formed
-    "running",  # requests in the engine that do not wait, averaged over the run
-    "waiting_slots",  # waiting because every slot holds another adapter of the step
-    "waiting_kv",
-    "waiting_seqs",
-    "waiting_tokens",
-    "num_adapters",  # distinct, in the step
-    "kv_used_blocks",
-    "host_s",  # parts of ONE step of the run (StepTiming)
-    "load_s",
-    "base_s",
-    "attention_s",
-    "lora_s",
-    "collective_s",
-    "waste_rank_fraction",  # share of LoRA compute spent on rank padding in the step
-    "preemptions",  # when the run was planned
-)
-"""Names of the columns of ReplicaLog.runs, in order."""
 
 STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED = 0, 1, 2
 

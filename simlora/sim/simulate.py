@@ -13,10 +13,10 @@ from simlora.cluster.dedicated import Dedicated
 from simlora.engines.inputs import Inputs
 from simlora.sim.build import calibration_record, load_bytes, make_replicas, make_requests, make_router
 from simlora.sim.clock import Clock
-from simlora.sim.collect import extrapolated_seconds, replica_log, request_log
 from simlora.sim.dedicated import cold_start_s, paid_s
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import SimulationLog
+from simlora.sim.log_builder import extrapolated_seconds, replica_log, request_log
 from simlora.sim.simulation import Progress, Simulation
 
 
@@ -58,7 +58,7 @@ def _simulate(
         cut_s = scenario.workload.duration_s or float(inputs.requests.arrival_s[-1])
     clock = Clock()
     requests = make_requests(inputs)
-    replicas = make_replicas(inputs, clock, coalesce)
+    replicas = make_replicas(inputs, requests, coalesce)
     checker = InvariantChecker() if check else None
     for replica in replicas:
         replica.on_boundary = checker.check if checker else None
@@ -71,7 +71,8 @@ def _simulate(
         checker.check_end(requests, drained=cut_s is None)
     pinned = scenario.adapters.pinned if scenario.engine.enable_lora else ()
     gpus, start_s = scenario.gpus_per_replica, inputs.latency.engine_start_s
-    logs = [replica_log(r, gpus, load_bytes(inputs, r), start_s) for r in replicas]
+    asynchronous = scenario.engine.async_scheduling and scenario.engine.pipeline_parallel_size == 1
+    logs = [replica_log(r, asynchronous, gpus, load_bytes(inputs, r), start_s) for r in replicas]
     end_s = simulation.end_s if cut_s is not None else float("inf")
     log_of_requests = request_log(requests, end_s)
     if isinstance(router, Dedicated) and inputs.dedicated is not None:
@@ -89,6 +90,6 @@ def _simulate(
         notes=inputs.requests.notes,
         initial_gpu=(*inputs.initial.gpu, *pinned),
         initial_host=(*inputs.initial.host, *pinned),
-        events=sum(r.num_runs for r in replicas),
+        events=sum(r.log.count for r in replicas),
         dedicated=inputs.dedicated,
     )

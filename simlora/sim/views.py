@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import floor
-from typing import overload
+from typing import Any, overload
 
-from simlora.cluster.view import View
-from simlora.sim.replica import Replica
+from simlora.engines.view import View
 
 
 class StaleViews:
     """Views of several replicas, scraped every scrape_s seconds (0: always fresh) and delay_s old on arrival."""
 
-    def __init__(self, replicas: list[Replica], scrape_s: float, delay_s: float) -> None:
+    def __init__(self, replicas: Sequence[Any], scrape_s: float, delay_s: float) -> None:
         self._replicas, self._scrape_s, self._delay_s = replicas, scrape_s, delay_s
         self._frozen: list[deque[tuple[int, View]]] = [deque() for _ in replicas]
         if scrape_s > 0:
@@ -32,13 +31,15 @@ class StaleViews:
         tick = floor((now_s - self._delay_s) / self._scrape_s)
         return [self._view(replica, frozen, tick) for replica, frozen in zip(self._replicas, self._frozen, strict=True)]
 
-    def _view(self, replica: Replica, frozen: deque[tuple[int, View]], tick: int) -> View:
+    def _view(self, replica: Any, frozen: deque[tuple[int, View]], tick: int) -> View:
         for at_tick, view in frozen:
             if at_tick >= tick:
                 return view
-        return replica.view_at(max(0.0, tick * self._scrape_s))
+        time_s = max(0.0, tick * self._scrape_s)
+        replica.advance(time_s)
+        return replica.view_at(time_s)  # type: ignore[no-any-return]
 
-    def _freeze(self, replica: Replica, now_s: float) -> None:
+    def _freeze(self, replica: Any, now_s: float) -> None:
         """The replica is about to change: keep its state at the ticks that a router may still ask for."""
         frozen = self._frozen[replica.index]
         last = floor(now_s / self._scrape_s)
@@ -55,7 +56,7 @@ class StaleViews:
 class FreshViews(Sequence[View]):
     """Views of now, made when they are looked at: a router that needs one of a thousand pays for one."""
 
-    def __init__(self, replicas: Sequence[Replica], now_s: float) -> None:
+    def __init__(self, replicas: Sequence[Any], now_s: float) -> None:
         self._replicas, self._now_s = replicas, now_s
 
     def __len__(self) -> int:
@@ -67,5 +68,9 @@ class FreshViews(Sequence[View]):
     def __getitem__(self, index: slice) -> list[View]: ...
     def __getitem__(self, index: int | slice) -> View | list[View]:
         if isinstance(index, slice):
-            return [replica.view_at(self._now_s) for replica in self._replicas[index]]
-        return self._replicas[index].view_at(self._now_s)
+            return [self._view(replica) for replica in self._replicas[index]]
+        return self._view(self._replicas[index])
+
+    def _view(self, replica: Any) -> View:
+        replica.advance(self._now_s)
+        return replica.view_at(self._now_s)  # type: ignore[no-any-return]

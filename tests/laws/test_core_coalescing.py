@@ -16,15 +16,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, clusters, cuts, examples
 from support.compare import outcome, row_sums, same_sums
-from support.fakes import TICK_S, FakeLatency, RoundLatency
+from support.fakes import TICK_S, FakeLatency, RoundLatency, share_prefixes
 
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.replica import VllmReplica
 from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
-from simlora.sim.collect import run_columns
-from simlora.sim.replica import Replica
+from simlora.sim.log_builder import run_columns
 from simlora.sim.simulate import simulate
 from simlora.sim.simulation import Simulation
 
@@ -114,9 +114,9 @@ def test_cut_runs(case: Case, cluster: Cluster, data: st.DataObject) -> None:
         assert row_end_s(replica) <= cut_s
 
 
-def row_end_s(replica: Replica) -> float:
+def row_end_s(replica: VllmReplica) -> float:
     """End of the last row."""
-    rows = run_columns(replica)
+    rows = run_columns(replica.log)
     if not len(rows["steps"]):
         return 0.0
     later = rows["steps"][-1] - 1
@@ -160,9 +160,8 @@ def shared(case: Case, cluster: Cluster, granule_blocks: int, groups: list[int])
     granule, out = granule_blocks * block_size, []
     for coalesce in (True, False):
         requests = case.requests()
-        for request, group in zip(requests, groups, strict=False):
-            request.prefix = tuple(group * 1000 + d for d in range(-(-request.prompt_tokens // granule)))
-        kw: dict[str, Any] = {**vars(cluster), "cache": lambda: PrefixCache(granule, block_size)}
+        share_prefixes(requests, granule, groups)
+        kw: dict[str, Any] = {**vars(cluster), "cache": lambda requests: PrefixCache(granule, block_size, requests)}
         simulation = case.simulation(requests, coalesce, **kw)
         simulation.run()
         out.append(simulation)

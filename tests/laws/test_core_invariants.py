@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,18 +19,26 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, clusters, cuts, examples
 from support.compare import life, row_sums
-from support.fakes import TICK_S, FakeLatency, RoundLatency, make_cluster, make_requests, make_tiers
+from support.fakes import (
+    TICK_S,
+    FakeLatency,
+    RoundLatency,
+    columns_of,
+    make_cluster,
+    make_requests,
+    make_tiers,
+    share_prefixes,
+)
 
-from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.sim.build import build_inputs
-from simlora.sim.collect import request_log, run_columns
 from simlora.sim.invariants import InvariantChecker
 from simlora.sim.log import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED
+from simlora.sim.log_builder import request_log, run_columns
 from simlora.sim.simulate import simulate
 from simlora.sim.simulation import Simulation
 
@@ -71,14 +79,13 @@ def test_invariants_of_cut_runs(case: Case, cluster: Cluster, data: st.DataObjec
 def test_invariants_with_prefix_caching(case: Case, granule_blocks: int, groups: list[int]) -> None:
     size = case.limits.block_size
     granule, checker, requests = granule_blocks * size, InvariantChecker(), case.requests()
-    for request, group in zip(requests, groups, strict=False):
-        request.prefix = tuple(group * 1000 + d for d in range(-(-request.prompt_tokens // granule)))
-    simulation = case.simulation(requests, cache=lambda: PrefixCache(granule, size), on_boundary=checker.check)
+    share_prefixes(requests, granule, groups)
+    cache = lambda requests: PrefixCache(granule, size, requests)  # noqa: E731
+    simulation = case.simulation(requests, cache=cache, on_boundary=checker.check)
     simulation.run()
     checker.check_end(requests, drained=True)
     kv = simulation.replicas[0].engine.kv
     assert kv.free == case.limits.kv_blocks
-    assert kv.cache is not None and kv.cache.hit_tokens <= kv.cache.query_tokens
 
 
 def speculating(case: Case, draft: int, acceptance: float, spare: int) -> tuple[Case, dict[str, Any]]:
@@ -109,7 +116,7 @@ def test_draft_tokens_that_do_not_fit_do_not_stall_a_request(asynchronous: bool)
 # --- conservation -------------------------------------------------------------------------------------------------
 
 
-def done(requests: Sequence[Request]) -> list[Request]:
+def done(requests: Iterable[Any]) -> list[Any]:
     return [r for r in requests if not r.rejected]
 
 
@@ -232,7 +239,7 @@ def test_rows_book_the_host_time_of_their_steps_when_a_change_costs_more(case: C
 def test_rows_book_the_gpu_time_of_their_steps(case: Case) -> None:
     naive, _ = case.naive()
     timings = [case.latency.price(plan) for _, plan in naive.plans]
-    rows = run_columns(ALONE.play(case, False).replicas[0])
+    rows = run_columns(ALONE.play(case, False).replicas[0].log)
     for name in ("base_s", "attention_s", "lora_s", "collective_s", "load_s"):
         assert math.fsum(rows[name] * rows["steps"]) == pytest.approx(math.fsum(getattr(t, name) for t in timings))
 
@@ -244,7 +251,7 @@ def test_nothing_is_nan_or_infinite(case: Case, cluster: Cluster, cut: int | Non
     cut_s = None if cut is None else cut * TICK_S
     simulation = cluster.play(case, False, cut_s)
     for replica in simulation.replicas:
-        for name, column in run_columns(replica).items():
+        for name, column in run_columns(replica.log).items():
             assert np.isfinite(column).all(), name
             if not name.startswith("waiting"):
                 assert (column >= 0).all(), name
@@ -271,9 +278,10 @@ def test_what_can_never_fit_is_rejected_and_nobody_else_notices(case: Case, posi
     alone, disturbed = case.requests(), replace(case, rows=rows).requests()
     case.simulation(alone).run()
     replace(case, rows=rows).simulation(disturbed).run()
-    giant_request = disturbed.pop(where)
+    others = list(disturbed)
+    giant_request = others.pop(where)
     assert giant_request.rejected and math.isnan(giant_request.admitted_s)
-    for one, other in zip(alone, disturbed, strict=True):
+    for one, other in zip(alone, others, strict=True):
         assert not one.rejected
         assert life(one)[1:] == life(other)[1:]
 
@@ -294,16 +302,16 @@ def test_the_same_run_twice_is_the_same(case: Case, cluster: Cluster) -> None:
     one, other = (cluster.play(case, True) for _ in range(2))
     assert [life(r) for r in one.requests] == [life(r) for r in other.requests]
     for a, b in zip(one.replicas, other.replicas, strict=True):
-        rows = run_columns(a), run_columns(b)
+        rows = run_columns(a.log), run_columns(b.log)
         assert all(rows[0][name].tobytes() == rows[1][name].tobytes() for name in rows[0])
 
 
 # --- adapters -----------------------------------------------------------------------------------------------------
 
 
-def next_plan_s(simulation: Simulation, request: Request) -> float:
+def next_plan_s(simulation: Simulation, request: Any) -> float:
     """When the first plan after the request's arrival was made, from the rows of a run step by step."""
-    rows = run_columns(simulation.replicas[request.replica])
+    rows = run_columns(simulation.replicas[request.replica].log)
     ends = rows["start_s"] + rows["first_gap_s"]
     busy = (rows["start_s"] <= request.routed_s) & (request.routed_s < ends)
     return float(ends[busy][0]) if busy.any() else request.routed_s
@@ -339,7 +347,7 @@ def test_more_slots_never_mean_more_waiting_for_slots() -> None:
     waited = []
     for slots in range(1, 11):
         limits = VllmLimits(64, 512, 4000, 16, slots, 16, True)
-        requests = make_requests(120, seed=5, adapters=10, rate_rps=30, max_prompt=200, max_output=60)
+        requests = columns_of(make_requests(120, 5, adapters=10, rate_rps=30, max_prompt=200, max_output=60))
         simulation = make_cluster(requests, limits, lambda limits=limits: make_tiers(limits, host=10))
         simulation.run()
         waited.append(row_sums(simulation.replicas[0])["waiting_slots_s"])

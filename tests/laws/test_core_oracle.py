@@ -19,8 +19,8 @@ from support.cases import LATENCIES, REBUILDING, Case, cases, examples
 from support.compare import played, played_naively
 from support.fakes import RoundLatency
 
-from simlora.engines.vllm.engine import VllmLimits
-from simlora.sim.replica import Replica
+from simlora.engines.vllm.batch import VllmLimits
+from simlora.engines.vllm.replica import VllmReplica
 
 ALL = (*LATENCIES.values(), *REBUILDING.values())
 AMPLE_KV, AMPLE_SLOTS = (400, 600), (7, 7)
@@ -82,7 +82,7 @@ def test_every_plan(case: Case) -> None:
     """Not only when requests came and went: each step's requests, tokens, contexts, adapters and loads."""
     planned = []
 
-    def note(replica: Replica, now_s: float) -> None:
+    def note(replica: VllmReplica, now_s: float) -> None:
         if replica._plan is not None:
             planned.append((now_s, replica._plan._replace(max_repeat=1, skipped=0)))
 

@@ -18,7 +18,11 @@ from support.engine_laws import assert_conserves, assert_modes_agree, play
 from support.fakes import FakeLatency
 from support.lorax_cases import LoraxCase, Stalling, lorax_cases
 
-from simlora.sim.replica import Replica
+from simlora.cluster.router import RoundRobin
+from simlora.engines.request import Requests
+from simlora.sim.clock import Clock
+from simlora.sim.replica import EngineReplica
+from simlora.sim.simulation import Simulation
 
 ALL_AT_ONCE = (0, 0, 0, 1000)
 WHILE_DECODING = (0, 1000, 20_000, 90_000)
@@ -83,16 +87,16 @@ def test_every_plan(case: LoraxCase) -> None:
     """Not only when requests came and went: each step's requests, tokens, contexts, padded ranks and stalls."""
     planned = []
 
-    def note(replica: Replica, now_s: float) -> None:
+    def note(replica: EngineReplica, now_s: float) -> None:
         plan = replica._plan
         if plan is not None:
             loads_s = sum(case.latency.load_s(rank, tier) for _, rank, tier in plan.loads)
             planned.append((now_s, plan._replace(max_repeat=1, loads=(), extra_s=plan.extra_s + loads_s)))
 
-    simulation = play(case.engine, [], case.latency, False)
-    simulation.requests = case.requests()
-    simulation.replicas[0].on_boundary = note
-    simulation.run()
+    requests = Requests(case.requests())
+    replica = EngineReplica(0, case.engine(), case.latency, requests, coalesce=False)
+    replica.on_boundary = note
+    Simulation(Clock(), [replica], RoundRobin(1), requests, case.latency.frontend_in_s).run()
     naive = case.naive()
     naive.run(case.requests())
     assert planned == naive.plans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import LATENCIES, REBUILDING, Case, cases, examples
 from support.compare import played, played_naively
 from support.engine_laws import assert_conserves, assert_modes_agree, play
-from support.fakes import TICK_S, FakeLatency, RoundLatency, make_tiers
+from support.fakes import TICK_S, FakeLatency, RoundLatency, make_tiers, share_prefixes
 from support.naive_overlap import NaiveOverlap, NaiveOverlapReplica
 from support.naive_tiers import NaiveTiers
 
-from simlora.engines.request import Request
+from simlora.engines.active_adapters import ActiveAdapters
+from simlora.engines.request_columns import RequestColumns
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm.engine import VllmLimits
-from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.batch import VllmLimits
+from simlora.engines.vllm.overlap import OverlappedScheduler
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.copies import CopyEngine, Stage
@@ -64,9 +64,11 @@ def copies() -> CopyEngine:
     return CopyEngine(LINKS, device_link="host")
 
 
-def engine_of(case: Case, prefetch: bool, tiers: AdapterTiers | None = None, pads: bool = True) -> OverlappedVllm:
+def engine_of(
+    case: Case, prefetch: bool, requests: RequestColumns, tiers: AdapterTiers | None = None
+) -> OverlappedScheduler:
     tiers = tiers or make_tiers(case.limits, case.host, case.remote)
-    return OverlappedVllm(case.limits, tiers, SideCopies(copies(), stages, "host"), prefetch, pads=pads)
+    return OverlappedScheduler(case.limits, requests, tiers, SideCopies(copies(), stages, "host"), prefetch)
 
 
 def naive_of(case: Case, prefetch: bool) -> NaiveOverlapReplica:
@@ -76,7 +78,7 @@ def naive_of(case: Case, prefetch: bool) -> NaiveOverlapReplica:
 
 
 def agree(case: Case, prefetch: bool, coalesce: bool = True) -> None:
-    simulation = play(lambda: engine_of(case, prefetch), case.requests(), case.latency, coalesce)
+    simulation = play(lambda requests: engine_of(case, prefetch, requests), case.requests(), case.latency, coalesce)
     naive = naive_of(case, prefetch)
     jobs = naive.run(case.requests())
     assert played(simulation.requests) == played_naively(jobs)
@@ -108,17 +110,22 @@ def test_many_adapters_in_few_slots(case: Case, prefetch: bool) -> None:
 @examples(80)
 @given(slot_cases(), st.booleans(), st.integers(1, 3))
 def test_coalesced_as_step_by_step(case: Case, prefetch: bool, replicas: int) -> None:
-    make: Callable[[], OverlappedVllm] = lambda: engine_of(case, prefetch)  # noqa: E731
-    assert_modes_agree(make, case.requests, case.latency, replicas=replicas, router="lora-affinity")
+    assert_modes_agree(
+        lambda requests: engine_of(case, prefetch, requests),
+        case.requests,
+        case.latency,
+        replicas=replicas,
+        router="lora-affinity",
+    )
 
 
 @examples(50)
 @given(slot_cases(), st.booleans())
 def test_coalesced_as_step_by_step_with_rounded_times(case: Case, prefetch: bool) -> None:
-    def make() -> OverlappedVllm:
+    def make(requests: RequestColumns) -> OverlappedScheduler:
         tiers = make_tiers(case.limits, case.host, case.remote)
         side = SideCopies(CopyEngine(dict.fromkeys(LINKS, 1.1e6), device_link="host"), stages, "host")
-        return OverlappedVllm(case.limits, tiers, side, prefetch, pads=False)
+        return OverlappedScheduler(case.limits, requests, tiers, side, prefetch, ranks=ActiveAdapters())
 
     assert_modes_agree(make, case.requests, FakeLatency())
 
@@ -126,12 +133,12 @@ def test_coalesced_as_step_by_step_with_rounded_times(case: Case, prefetch: bool
 @examples(50)
 @given(slot_cases(), st.booleans())
 def test_coalesced_as_step_by_step_with_use_counts(case: Case, prefetch: bool) -> None:
-    def make() -> OverlappedVllm:
+    def make(requests: RequestColumns) -> OverlappedScheduler:
         pinned, size = case.limits.pinned, case.limits.max_loras
         sets = (ResidentSet(n, WeightedLru(0.5), pinned) for n in (size, case.host))
         tiers = AdapterTiers(*sets, remote=case.remote)
         tiers.preload((), sorted(pinned))
-        return engine_of(case, prefetch, tiers)
+        return engine_of(case, prefetch, requests, tiers)
 
     assert_modes_agree(make, case.requests, case.latency)
 
@@ -143,17 +150,15 @@ def test_coalesced_as_step_by_step_with_prefix_caching(
 ) -> None:
     size = case.limits.block_size
 
-    def make() -> OverlappedVllm:
+    def make(requests: RequestColumns) -> OverlappedScheduler:
         side = SideCopies(copies(), stages, "host")
         tiers = make_tiers(case.limits, case.host, case.remote)
-        cache = PrefixCache(blocks * size, size)
-        return OverlappedVllm(case.limits, tiers, side, prefetch, prefix_cache=cache)
+        cache = PrefixCache(blocks * size, size, requests)
+        return OverlappedScheduler(case.limits, requests, tiers, side, prefetch, prefix_cache=cache)
 
-    def requests() -> list[Request]:
+    def requests() -> RequestColumns:
         made = case.requests()
-        for request, group in zip(made, groups, strict=False):
-            granules = -(-request.prompt_tokens // (blocks * size))
-            request.prefix = tuple(group * 1000 + depth for depth in range(granules))
+        share_prefixes(made, blocks * size, groups)
         return made
 
     assert_modes_agree(make, requests, case.latency)
@@ -163,7 +168,7 @@ def test_coalesced_as_step_by_step_with_prefix_caching(
 @given(slot_cases(spare_kv=(400, 600)), st.booleans())
 def test_with_a_slot_for_everyone_each_adapter_is_copied_once(case: Case, prefetch: bool) -> None:
     case = replace(case, host=9).with_limits(max_loras=9, pinned=frozenset())
-    simulation = play(lambda: engine_of(case, prefetch), case.requests(), case.latency)
+    simulation = play(lambda requests: engine_of(case, prefetch, requests), case.requests(), case.latency)
     used = {request.adapter for request in simulation.requests if request.adapter}
     counters = simulation.replicas[0].engine.counters()
     assert sum(counters.tiers[1:]) == sum(counters.loads_by_rank.values()) == len(used)

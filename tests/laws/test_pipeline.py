@@ -20,16 +20,16 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import LATENCIES, REBUILDING, Case, cases, cuts, examples
 from support.compare import life, played, played_naively, row_sums, same_sums
 from support.engine_laws import assert_conserves
-from support.fakes import FakeLatency
+from support.fakes import FakeLatency, share_prefixes
 from support.staged import make_pipeline, play_naively, play_pipeline
 
+from simlora.engines.vllm.pipeline import PipelineReplica
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.results.measured import Measured, gap_segments
 from simlora.results.timeline import Timeline
 from simlora.results.token_gaps import token_gaps
-from simlora.sim.collect import replica_log, request_log
 from simlora.sim.log import SimulationLog
-from simlora.sim.replica import Replica
+from simlora.sim.log_builder import replica_log, request_log
 from simlora.sim.simulation import Simulation
 
 ALL = (*LATENCIES.values(), *REBUILDING.values())
@@ -75,7 +75,7 @@ def test_every_plan(case: Case, stages: int) -> None:
     """Not only when requests came and went: each batch's requests, tokens, contexts, adapters and loads."""
     planned = []
 
-    def note(replica: Replica, now_s: float) -> None:
+    def note(replica: PipelineReplica, now_s: float) -> None:
         planned.append((now_s, replica.flights[-1].plan._replace(skipped=0)))
 
     play_pipeline(case, stages, on_boundary=note)
@@ -101,9 +101,9 @@ def test_one_stage_is_the_plain_engine(case: Case) -> None:
 def test_conservation_with_prefix_caching(case: Case, stages: int, granule_blocks: int, groups: list[int]) -> None:
     """Prompts begin alike within a group; invariants are checked at every plan."""
     requests, size = case.requests(), case.limits.block_size
-    for request, group in zip(requests, groups, strict=False):
-        request.prefix = tuple(group * 1000 + i for i in range(-(-request.prompt_tokens // (granule_blocks * size))))
-    simulation = make_pipeline(case, stages, requests, cache=lambda: PrefixCache(granule_blocks * size, size))
+    share_prefixes(requests, granule_blocks * size, groups)
+    cache = lambda requests: PrefixCache(granule_blocks * size, size, requests)  # noqa: E731
+    simulation = make_pipeline(case, stages, requests, cache=cache)
     simulation.run()
     assert_conserves(simulation)
 
@@ -142,7 +142,7 @@ def test_rows_and_stages(case: Case, stages: int) -> None:
 
 def log_of(simulation: Simulation) -> SimulationLog:
     (replica,) = simulation.replicas
-    logs = (replica_log(replica, 1, 0, 0.0),)
+    logs = (replica_log(replica, False, 1, 0, 0.0),)
     scenario = SimpleNamespace(workload=SimpleNamespace(warmup_s=0.0))
     return SimulationLog(scenario, request_log(simulation.requests, math.inf), logs, simulation.end_s, {}, {})
 

@@ -21,13 +21,13 @@ from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import RoundRobin
 from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
-from simlora.engines.request import Request
+from simlora.engines.request import Request, Requests
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.residents import ResidentSet
 from simlora.sim.clock import Clock
 from simlora.sim.invariants import InvariantChecker
-from simlora.sim.replica import Replica
+from simlora.sim.replica import EngineReplica
 from simlora.sim.simulation import Simulation
 
 Row = tuple[int, int, int, int]
@@ -135,14 +135,15 @@ def test_every_plan(case: Case) -> None:
 
     planned = []
 
-    def note(replica: Replica, now_s: float) -> None:
+    def note(replica: EngineReplica, now_s: float) -> None:
         if replica._plan is not None:
             planned.append((now_s, comparable(replica._plan)))
 
     clock = Clock()
-    replica = Replica(0, case.engine(), case.latency, clock, coalesce=False)  # type: ignore[arg-type]
+    requests = Requests(case.requests())
+    replica = EngineReplica(0, case.engine(), case.latency, requests, coalesce=False)
     replica.on_boundary = note
-    Simulation(clock, [replica], RoundRobin(1), case.requests(), case.latency.frontend_in_s).run()
+    Simulation(clock, [replica], RoundRobin(1), requests, case.latency.frontend_in_s).run()
     naive, _ = case.naive()
     assert planned == naive.plans
 
@@ -179,12 +180,13 @@ class Cluster:
     ) -> Simulation:
         settings, clock, checker = case.settings, Clock(), InvariantChecker()
         engines = [make_engine(settings, shared_link=True) for _ in range(self.gpus)]
-        replicas = [Replica(i, engine, latency, clock, coalesce) for i, engine in enumerate(engines)]  # type: ignore[arg-type]
+        requests = Requests(case.requests())
+        replicas = [EngineReplica(i, engine, latency, requests, coalesce) for i, engine in enumerate(engines)]
         for replica in replicas:
             replica.on_boundary = checker.check
         gpu = settings.batch, settings.pages, settings.page
         router = PunicaPlacement(*gpu) if self.tick_s is None else PunicaConsolidation(*gpu, self.tick_s)
-        simulation = Simulation(clock, replicas, router, case.requests(), latency.frontend_in_s, cut_s=cut_s)
+        simulation = Simulation(clock, replicas, router, requests, latency.frontend_in_s, cut_s=cut_s)
         simulation.run()
         checker.check_end(simulation.requests, drained=cut_s is None)
         return simulation

@@ -18,7 +18,7 @@ from support.fakes import TICK_S, FakeLatency, RoundLatency, requests_of_rows
 from support.naive_sglang import NaiveSglang, Settings
 
 from simlora.cluster.router import RoundRobin
-from simlora.engines.request import Request
+from simlora.engines.request import Request, Requests
 from simlora.engines.sglang.budget import TokenRatio
 from simlora.engines.sglang.drainer import Drainer
 from simlora.engines.sglang.engine import SglangEngine, SglangLimits
@@ -27,7 +27,7 @@ from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
 from simlora.sim.clock import Clock
-from simlora.sim.replica import Replica
+from simlora.sim.replica import EngineReplica
 from simlora.sim.simulation import Simulation
 
 COPY_S = {"host": 20_000 * TICK_S, "disk": 200_000 * TICK_S, "remote": 500_000 * TICK_S}
@@ -184,14 +184,15 @@ def test_every_plan(case: Case) -> None:
 
     planned = []
 
-    def note(replica: Replica, now_s: float) -> None:
+    def note(replica: EngineReplica, now_s: float) -> None:
         if replica._plan is not None:
             planned.append((now_s, comparable(replica._plan)))
 
     clock = Clock()
-    replica = Replica(0, case.engine(), case.latency, clock, coalesce=False)  # type: ignore[arg-type]
+    requests = Requests(case.requests())
+    replica = EngineReplica(0, case.engine(), case.latency, requests, coalesce=False)
     replica.on_boundary = note
-    Simulation(clock, [replica], RoundRobin(1), case.requests(), case.latency.frontend_in_s).run()
+    Simulation(clock, [replica], RoundRobin(1), requests, case.latency.frontend_in_s).run()
     naive, _ = case.naive()
     assert planned == [(now_s, comparable(plan)) for now_s, plan in naive.plans]
 

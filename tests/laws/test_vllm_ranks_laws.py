@@ -14,9 +14,9 @@ from support.cases import LATENCIES, REBUILDING, Case, cases, examples
 from support.compare import life
 from support.engine_laws import assert_modes_agree, play
 
-from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmEngine
-from simlora.engines.vllm.ranks import RankedVllm
+from simlora.engines.active_adapters import ActiveAdapters
+from simlora.engines.request_columns import RequestColumns
+from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.latency.step import AdapterMix, StepPlan, StepTiming
 
 ALL = (*LATENCIES.values(), *REBUILDING.values())
@@ -27,7 +27,7 @@ class Watching:
 
     def __init__(self, latency: Any) -> None:
         self.latency = latency
-        self.plans: list[tuple[StepPlan, list[tuple[Request, int]]]] = []
+        self.plans: list[tuple[StepPlan, list[tuple[Any, int]]]] = []
         self.engine: Any = None
         self.frontend_in_s = latency.frontend_in_s
         self.frontend_out_s, self.load_s = latency.frontend_out_s, latency.load_s
@@ -35,38 +35,34 @@ class Watching:
     def price(self, plan: StepPlan) -> StepTiming:
         engine = self.engine
         prompts = {prefill.request: prefill.new_tokens for prefill in plan.prefills}
-        leaving = {request.index for request in engine.leaving}
-        batch = [(r, prompts.get(r.index, 1)) for r in engine.running.values() if r.index not in leaving]
+        finishing = dict(engine.finishing)
+        batch = [(engine.requests[r], prompts.get(r, 1)) for r in engine.running if r not in finishing]
         self.plans.append((plan, batch))
         return self.latency.price(plan)  # type: ignore[no-any-return]
 
 
-def recounted(plan: StepPlan, batch: list[tuple[Request, int]]) -> AdapterMix | None:
+def recounted(plan: StepPlan, batch: list[tuple[Any, int]]) -> AdapterMix | None:
     ranks = {request.adapter: request.rank for request, _ in batch if request.adapter}
     if not ranks:
         return None
-    prompting = {prefill.request for prefill in plan.prefills}
-    prompts = [(request, tokens) for request, tokens in batch if request.adapter and request.index in prompting]
     return AdapterMix(
         sum(ranks.values()),
         sum(request.rank * tokens for request, tokens in batch),
         max(ranks.values()),
         len(set(ranks.values())),
-        len({request.adapter for request, _ in prompts}),
-        sum(tokens for _, tokens in prompts),
     )
 
 
-def engine_of(case: Case, kind: type[VllmEngine]) -> VllmEngine:
-    return kind(case.limits, case.tiers())
+def ranked(case: Case, requests: RequestColumns) -> VllmScheduler:
+    return VllmScheduler(case.limits, requests, case.tiers(), ranks=ActiveAdapters())
 
 
 @examples(100)
 @given(cases(latencies=ALL))
 def test_every_plan_tells_the_ranks_of_its_batch(case: Case) -> None:
-    latency, engine = Watching(case.latency), engine_of(case, RankedVllm)
-    latency.engine = engine
-    play(lambda: engine, case.requests(), latency, coalesce=False)
+    latency, requests = Watching(case.latency), case.requests()
+    latency.engine = engine = ranked(case, requests)
+    play(lambda _: engine, requests, latency, coalesce=False)
     for plan, batch in latency.plans:
         mix = recounted(plan, batch)
         assert plan.mix == mix
@@ -78,14 +74,12 @@ def test_every_plan_tells_the_ranks_of_its_batch(case: Case) -> None:
 @given(cases(latencies=ALL))
 def test_the_schedule_is_vllms(case: Case) -> None:
     """Step times that do not depend on ranks give the same run."""
-    one, other = (
-        play(lambda k=kind: engine_of(case, k), case.requests(), case.latency)  # type: ignore[misc]
-        for kind in (RankedVllm, VllmEngine)
-    )
+    one = play(lambda requests: ranked(case, requests), case.requests(), case.latency)
+    other = play(lambda requests: VllmScheduler(case.limits, requests, case.tiers()), case.requests(), case.latency)
     assert [life(r) for r in one.requests] == [life(r) for r in other.requests]
 
 
 @examples(60)
 @given(cases(latencies=ALL))
 def test_coalesced_as_step_by_step(case: Case) -> None:
-    assert_modes_agree(lambda: engine_of(case, RankedVllm), case.requests, case.latency)
+    assert_modes_agree(lambda requests: ranked(case, requests), case.requests, case.latency)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from support.fakes import TICK_S, RoundLatency, make_cluster, make_tiers, requests_of_rows
+from support.fakes import TICK_S, RoundLatency, columns_of, make_cluster, make_tiers, requests_of_rows
 from support.naive_tiers import NaiveTiers
 from support.naive_vllm import Job, NaiveReplica
 
-from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.request_columns import RequestColumns
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.sim.simulation import Simulation
 
 FACTOR = float(os.environ.get("SIMLORA_EXAMPLES_FACTOR", "1"))
@@ -62,10 +62,10 @@ class Case:
     """Places for adapters in host memory."""
     remote: bool = False
 
-    def requests(self) -> list[Request]:
-        return requests_of_rows(self.rows)
+    def requests(self) -> RequestColumns:
+        return columns_of(requests_of_rows(self.rows))
 
-    def simulation(self, requests: list[Request], coalesce: bool = True, **kw) -> Simulation:  # type: ignore[no-untyped-def]
+    def simulation(self, requests: RequestColumns, coalesce: bool = True, **kw) -> Simulation:  # type: ignore[no-untyped-def]
         return make_cluster(requests, self.limits, self.tiers, coalesce=coalesce, latency=self.latency, **kw)
 
     def tiers(self):  # type: ignore[no-untyped-def]

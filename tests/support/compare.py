@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from support.naive_vllm import Job
 
-from simlora.engines.request import Request
-from simlora.sim.collect import run_columns
-from simlora.sim.replica import Replica
+from simlora.sim.log_builder import run_columns
 from simlora.sim.simulation import Simulation
 
 Life = tuple[object, ...]
 
 
-def life(request: Request) -> Life:
+def life(request: Any) -> Life:
     """Everything that happened to a request, as text where it may be NaN."""
     times = request.routed_s, request.admitted_s, request.first_token_s, request.last_token_s
     counts = request.preemptions, request.recomputed_tokens, request.cached_tokens, request.load_tier, request.replica
     return (request.index, request.rejected, *map(repr, times), *counts, repr(request.load_s), request.interrupted)
 
 
-def played(requests: Sequence[Request]) -> list[Life]:
+def played(requests: Iterable[Any]) -> list[Life]:
     """What the naive engine knows too."""
     times = [(_none(r.admitted_s), _none(r.first_token_s), _none(r.last_token_s)) for r in requests]
     return [(r.index, r.rejected, *t, r.preemptions, r.load_tier) for r, t in zip(requests, times, strict=True)]
@@ -39,7 +38,7 @@ def _none(time_s: float) -> float | None:
     return None if math.isnan(time_s) else time_s
 
 
-def counters(replica: Replica) -> tuple[object, ...]:
+def counters(replica: Any) -> tuple[object, ...]:
     engine = replica.engine
     return (
         tuple(engine.slots.tier_counts), engine.slots.evictions, engine.preemptions, replica.finished,
@@ -47,9 +46,9 @@ def counters(replica: Replica) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def row_sums(replica: Replica) -> dict[str, float]:
+def row_sums(replica: Any) -> dict[str, float]:
     """What the rows of a replica add up to, whichever way it is cut into rows."""
-    rows = run_columns(replica)
+    rows = run_columns(replica.log)
     steps, weight, later = rows["steps"], rows["decode_count"], np.maximum(rows["steps"] - 1, 0.0)
     later_s = later * rows["gap_s"] + rows["slope_s"] * later * (later - 1) / 2
     duration = rows["first_gap_s"] + later_s

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmEngine, VllmLimits
+from simlora.engines.request_columns import RequestColumns
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
+from simlora.engines.vllm.replica import VllmReplica
+from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.residents import AdapterTiers, ResidentSet
 from simlora.sim.clock import Clock
-from simlora.sim.replica import Replica
 from simlora.sim.simulation import Simulation
 
 UNBOUNDED = 1 << 40
@@ -159,8 +161,23 @@ def make_router(kind: str, replicas: int) -> Router:
     return LeastRequests() if kind == "least-requests" else LoraAffinity()
 
 
+def columns_of(requests: Sequence[Request]) -> RequestColumns:
+    """The same requests for an engine that keeps them in columns."""
+    names = ("arrival_s", "adapter", "rank", "prompt_tokens", "output_tokens")
+    return RequestColumns(*([getattr(request, name) for request in requests] for name in names))
+
+
+def share_prefixes(requests: RequestColumns, granule_tokens: int, groups: Sequence[int]) -> None:
+    """Prompts of one group begin alike; a request without a group has no prefix."""
+    requests.prefix = [
+        tuple(group * 1000 + piece for piece in range(-(-prompt // granule_tokens)))
+        for group, prompt in zip(groups, requests.prompt_tokens, strict=False)
+    ]
+    requests.prefix += [()] * (len(requests) - len(requests.prefix))
+
+
 def make_cluster(
-    requests: Sequence[Request],
+    requests: RequestColumns,
     limits: VllmLimits,
     tiers: Callable[[], AdapterTiers | None],
     replicas: int = 1,
@@ -168,18 +185,18 @@ def make_cluster(
     coalesce: bool = True,
     latency: FakeLatency | RoundLatency | FixedStep | None = None,
     decodes: Callable[[], DecodeBatch | None] = lambda: None,
-    cache: Callable[[], PrefixCache | None] = lambda: None,
-    on_boundary: Callable[[Replica, float], None] | None = None,
-    replica_type: type[Replica] = Replica,
+    cache: Callable[[RequestColumns], PrefixCache | None] = lambda requests: None,
+    on_boundary: Callable[[VllmReplica, float], None] | None = None,
+    replica_type: type[VllmReplica] = VllmReplica,
     **simulation: float | None,
 ) -> Simulation:
-    """A Simulation; tiers(), decodes() and cache() make the parts of one replica."""
+    """A Simulation; tiers(), decodes() and cache(requests) make the parts of one replica."""
     clock = Clock()
     latency = latency or FakeLatency()
     made = []
     for i in range(replicas):
-        engine = VllmEngine(limits, tiers(), decodes(), cache())
-        replica = replica_type(i, engine, latency, clock, coalesce)  # type: ignore[arg-type]
+        scheduler = VllmScheduler(limits, requests, tiers(), decodes(), cache(requests))
+        replica = replica_type(i, scheduler, latency, coalesce)
         replica.on_boundary = on_boundary
         made.append(replica)
     policy = make_router(router, replicas) if isinstance(router, str) else router

@@ -344,8 +344,7 @@ class NaiveLorax:
         lora = [(job, new) for job, new in tokens if job.adapter]
         mix = AdapterMix(
             sum(ranks.values()), sum(new * ranks[job.adapter] for job, new in lora), max(ranks.values(), default=0),
-            len(set(ranks.values())), len({job.adapter for job in chunks if job.adapter}),
-            sum(new for job, new in chunks.items() if job.adapter),
+            len(set(ranks.values())),
         )  # fmt: skip
         return StepPlan(
             tuple(Prefill(job.index, job.computed, new) for job, new in chunks.items()),

@@ -11,7 +11,7 @@ from support.naive_tiers import NaiveTiers
 from support.naive_vllm import TIER_CODE, Job, NaiveReplica, NaiveVllm, Scheduled
 
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.memory.copies import CopyEngine, Stage
 

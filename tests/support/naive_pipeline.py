@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from support.naive_tiers import NaiveTiers
 
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.latency.step import Prefill, StepPlan
 
 TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}

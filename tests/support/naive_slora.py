@@ -398,8 +398,7 @@ class NaiveSlora:
         own = [(job.prompt if prefills else 1, job.rank) for job in jobs if job.adapter]
         rank_tokens, lora_tokens = sum(n * rank for n, rank in own), sum(n for n, _ in own)
         largest = max(ranks.values(), default=0)
-        beside = (len(ranks), lora_tokens) if prefills else (0, 0)
-        mix = AdapterMix(sum(ranks.values()), rank_tokens, largest, len(set(ranks.values())), *beside)
+        mix = AdapterMix(sum(ranks.values()), rank_tokens, largest, len(set(ranks.values())))
         return StepPlan(
             prefills, decodes, context, tokens, len(jobs), len(ranks), lora_tokens, largest, changed, loads, 1, mix=mix,
             copying=copying,

@@ -15,7 +15,7 @@ from support.naive_job import NaiveJob
 from support.naive_tiers import NaiveTiers
 
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.latency.step import Prefill, StepPlan, StepTiming
 
 TIER_CODE = {"gpu": 0, "host": 1, "disk": 2, "remote": 3}

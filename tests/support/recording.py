@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import floor
+from typing import Any
 
 from simlora.cluster.router import Decision, Send
-from simlora.cluster.view import View
-from simlora.engines.request import Request
-from simlora.sim.replica import Replica
+from simlora.engines.view import View
+from simlora.engines.vllm.replica import VllmReplica
 
 
 class RecordingRouter:
@@ -21,12 +21,12 @@ class RecordingRouter:
         self._replicas = replicas
         self.seen: list[tuple[float, list[View]]] = []
 
-    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+    def choose(self, request: Any, views: Sequence[View], now_s: float) -> Decision:
         self.seen.append((now_s, list(views)))
         return Send((len(self.seen) - 1) % self._replicas)
 
 
-class RecordingReplica(Replica):
+class RecordingReplica(VllmReplica):
     """Writes its state down after every change. Meant for step by step, where nothing happens ahead of the clock."""
 
     @property
@@ -41,14 +41,14 @@ class RecordingReplica(Replica):
         position = bisect_right(self.history, time_s, key=lambda entry: entry[0])
         return self.history[max(position, 1) - 1][1]
 
-    def enqueue(self, request: Request, now_s: float) -> None:
+    def enqueue(self, request: int, now_s: float) -> None:
         self.history  # noqa: B018  the state before the first change
         super().enqueue(request, now_s)
         if self.history[-1][0] <= now_s:
             self.history.append((now_s, self._state()))
 
-    def _open(self, now_s: float) -> None:
-        super()._open(now_s)
+    def _start_run(self, now_s: float) -> None:
+        super()._start_run(now_s)
         self.history.append((now_s, self._state()))
 
     def _state(self) -> View:

@@ -12,14 +12,14 @@ from support.naive_pipeline import Job, NaivePipeline
 from support.naive_tiers import NaiveTiers
 
 from simlora.cluster.router import RoundRobin
-from simlora.engines.request import Request
-from simlora.engines.vllm.lanes import VllmLanes
+from simlora.engines.request_columns import RequestColumns
+from simlora.engines.vllm.lanes import PipelineScheduler
+from simlora.engines.vllm.pipeline import PipelineReplica
 from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.latency.overlap import PipelineTiming
 from simlora.latency.step import StepPlan, StepTiming
 from simlora.sim.clock import Clock
 from simlora.sim.invariants import InvariantChecker
-from simlora.sim.pipeline import PipelineReplica
 from simlora.sim.simulation import Simulation
 
 SIXTEENTHS = {1: (16,), 2: (9, 7), 3: (5, 6, 5), 4: (3, 5, 4, 4)}
@@ -71,17 +71,17 @@ def _part(whole: StepTiming, share: int, first: bool) -> StepTiming:
 def make_pipeline(
     case: Case,
     stages: int,
-    requests: list[Request],
+    requests: RequestColumns,
     on_boundary: Callable[[Any, float], None] | None = None,
-    cache: Callable[[], PrefixCache | None] = lambda: None,
+    cache: Callable[[RequestColumns], PrefixCache | None] = lambda requests: None,
     latency: Any = None,
     **simulation: Any,
 ) -> Simulation:
     """One replica of a case with that many stages, its invariants checked at every plan."""
     clock, checker = Clock(), InvariantChecker()
-    engine = VllmLanes(case.limits, case.tiers(), stages, cache())
+    engine = PipelineScheduler(case.limits, requests, case.tiers(), stages, cache(requests))
     latency = latency or StagedLatency(case.latency, stages)
-    replica = PipelineReplica(0, engine, latency, clock)
+    replica = PipelineReplica(0, engine, latency)
 
     def check(replica: Any, now_s: float) -> None:
         checker.check(replica, now_s)

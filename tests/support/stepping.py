@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from support.fakes import make_tiers
+from support.fakes import columns_of, make_tiers
 
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmEngine, VllmLimits
+from simlora.engines.request_columns import RequestColumns
+from simlora.engines.vllm.batch import VllmLimits
+from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.latency.step import StepPlan
 
 
@@ -20,22 +22,30 @@ def limits(**changes: object) -> VllmLimits:
     return VllmLimits(**values)  # type: ignore[arg-type]
 
 
+def append(requests: RequestColumns, request: Request) -> int:
+    """One more request, whose number is returned."""
+    one = columns_of([request])
+    for name in dir(one):
+        if isinstance(column := getattr(one, name), list):
+            getattr(requests, name).extend(column)
+    return len(requests) - 1
+
+
 class Stepper:
     """Plans steps at times 0, 1, 2, ... and commits each before the next."""
 
     def __init__(self, engine_limits: VllmLimits, host: int | None = None) -> None:
         tiers = make_tiers(engine_limits, host) if engine_limits.max_loras else None
-        self.engine = VllmEngine(engine_limits, tiers)
+        self.requests = columns_of([])
+        self.engine = VllmScheduler(engine_limits, self.requests, tiers)
         self.now_s = 0.0
-        self.requests: list[Request] = []
 
     def add(self, *rows: Sequence[int]) -> list[bool]:
         """Enqueue requests of (adapter, prompt, output); returns what enqueue said."""
         could = []
         for adapter, prompt, output in rows:
-            request = Request(len(self.requests), self.now_s, adapter, 8 * adapter, prompt, output)
-            request.routed_s = self.now_s
-            self.requests.append(request)
+            request = append(self.requests, Request(0, self.now_s, adapter, 8 * adapter, prompt, output))
+            self.requests.routed_s[request] = self.now_s
             could.append(self.engine.enqueue(request, self.now_s))
         return could
 
@@ -43,8 +53,7 @@ class Stepper:
         """One plan, committed as having run for `steps` steps. Its deliveries are in first and finished."""
         plan = self.engine.form_step(self.now_s)
         self.now_s += 1.0
-        first, finished = self.engine.commit(steps if plan else 0, self.now_s)
-        self.first, self.finished = [r.index for r in first], [r.index for r in finished]
+        self.first, self.finished = self.engine.commit(steps if plan else 0, self.now_s)
         return plan
 
     def admissions(self, most: int = 1000) -> list[int]:

@@ -18,12 +18,12 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 from support.compare import row_sums
-from support.fakes import FixedStep, make_cluster
+from support.fakes import FixedStep, columns_of, make_cluster
 
 from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
-from simlora.sim.collect import run_columns
-from simlora.sim.replica import Replica
+from simlora.engines.vllm.batch import VllmLimits
+from simlora.engines.vllm.replica import VllmReplica
+from simlora.sim.log_builder import run_columns
 
 Floats = npt.NDArray[np.float64]
 BATCHES = 20
@@ -31,11 +31,12 @@ BATCHES = 20
 
 def play(
     seats: int, step_s: float, rate_rps: float, outputs: npt.NDArray[np.int64], seed: int
-) -> tuple[Floats, Replica]:
+) -> tuple[Floats, VllmReplica]:
     """(waiting times, the replica) of Poisson arrivals with one-token prompts and these output lengths."""
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1 / rate_rps, len(outputs)))
-    requests = [Request(i, float(t), 0, 0, 1, int(n)) for i, (t, n) in enumerate(zip(arrivals, outputs, strict=True))]
+    rows = enumerate(zip(arrivals, outputs, strict=True))
+    requests = columns_of([Request(i, float(t), 0, 0, 1, int(n)) for i, (t, n) in rows])
     limits = VllmLimits(seats, 8192, 1 << 40, 16, 0, 16, async_scheduling=False)
     simulation = make_cluster(requests, limits, lambda: None, latency=FixedStep(step_s))
     simulation.run()
@@ -115,7 +116,7 @@ def test_utilisation_and_littles_law(seats: int) -> None:
     step_s, count = 0.02, 3000
     outputs = geometric(5.0, count, 8)
     waits, replica = play(seats, step_s, 0.6 * seats / (5 * step_s), outputs, seed=9)
-    sums, rows = row_sums(replica), run_columns(replica)
+    sums, rows = row_sums(replica), run_columns(replica.log)
     span_s = replica.now_s
     rate = count / span_s
     assert sums["waiting_s"] / span_s == pytest.approx(rate * waits.mean(), rel=1e-9)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simlora.engines.run_log import RUN_COLUMNS
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
-from simlora.sim.log import RUN_COLUMNS, ReplicaLog, RequestLog, SimulationLog
+from simlora.sim.log import ReplicaLog, RequestLog, SimulationLog
 
 HOST_S, BASE_S, ATTENTION_S, LORA_S, COLLECTIVE_S, LOAD_S = 0.002, 0.005, 0.001, 0.003, 0.0005, 0.018
 IN_S, OUT_S = 0.001, 0.004

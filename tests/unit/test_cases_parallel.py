@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.latency_cases import decodes, make_any, prompts, step_s
 
+from simlora.engines.epoch import plan_ahead
 from simlora.latency.engine_latency import EngineLatency
 from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
-from simlora.sim.epoch import open_async
 from simlora.sim.simulate import simulate
 
 CHAT = {
@@ -113,9 +113,11 @@ def _penalty(model: str, gpu: str, tp: int, eager: bool) -> float:
 
 def _gap_s(latency: EngineLatency, adapters: int) -> float:
     """Of a batch that does not change."""
-    timing = latency.price(decodes(1, adapters)._replace(batch_changed=False))
-    first = open_async(0.0, 0.0, timing)
-    return open_async(0.0, first.residual(1), timing).first_s
+    t = latency.price(decodes(1, adapters)._replace(batch_changed=False))
+    step = t.host_s, t.load_s, t.gpu_s, t.slope_s, t.launch_bound, t.tail_s, t.valid_steps, t.sync_s, t.repeat_host_s
+    *_, left_s = plan_ahead(0.0, *step)
+    gap_s, *_ = plan_ahead(left_s, *step)
+    return gap_s
 
 
 def test_c32_every_tensor_parallel_worker_reads_the_file() -> None:

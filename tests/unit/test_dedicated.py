@@ -10,9 +10,9 @@ from support.latency_cases import decodes, make_latency
 
 from simlora.cluster.dedicated import Dedicated
 from simlora.cluster.router import Hold, Send
-from simlora.cluster.view import View
 from simlora.engines.fit import build_ledger
 from simlora.engines.request import Request
+from simlora.engines.view import View
 from simlora.errors import ConfigError
 from simlora.results.summary import summarize
 from simlora.scenario.load import scenario_from_dict

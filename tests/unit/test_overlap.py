@@ -12,13 +12,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.fakes import make_tiers
-from support.stepping import limits
+from support.fakes import columns_of, make_tiers
+from support.stepping import append, limits
 
 from simlora.engines.base import NEVER_S, SLOTS
 from simlora.engines.request import Request
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.overlap import OverlappedScheduler
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
@@ -35,8 +35,9 @@ class Line:
         self.limits = limits(**changes)
         self.tiers = make_tiers(self.limits, host)
         copies = CopyEngine({"host": 1.0, "disk": 1.0}, device_link="host")
-        self.engine = OverlappedVllm(self.limits, self.tiers, SideCopies(copies, self.stages, "host"), prefetch)
-        self.requests: list[Request] = []
+        self.requests = columns_of([])
+        side = SideCopies(copies, self.stages, "host")
+        self.engine = OverlappedScheduler(self.limits, self.requests, self.tiers, side, prefetch)
 
     @staticmethod
     def stages(rank: int, tier: str) -> Sequence[Stage]:
@@ -46,9 +47,8 @@ class Line:
         """Enqueue requests of (adapter, prompt, output); returns what enqueue said."""
         said = []
         for adapter, prompt, output in rows:
-            request = Request(len(self.requests), now_s, adapter, 8 * adapter, prompt, output)
-            request.routed_s = now_s
-            self.requests.append(request)
+            request = append(self.requests, Request(0, now_s, adapter, 8 * adapter, prompt, output))
+            self.requests.routed_s[request] = now_s
             said.append(self.engine.enqueue(request, now_s))
         return said
 

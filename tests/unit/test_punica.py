@@ -20,18 +20,18 @@ from support.wired import LAYERS, assert_no_stages, kernels_of, wired, work
 from simlora.cluster.actions import Migrate, Ticking
 from simlora.cluster.punica import WHEN_ROOM_S, PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import Hold, RoundRobin, Send
-from simlora.cluster.view import View
 from simlora.engines.base import KV, SEQS, SLOTS
 from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
-from simlora.engines.request import Request
+from simlora.engines.request import Request, Requests
+from simlora.engines.view import View
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.residents import ResidentSet
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.clock import Clock
-from simlora.sim.replica import Replica
+from simlora.sim.replica import EngineReplica
 from simlora.sim.simulation import Simulation
 
 
@@ -254,11 +254,12 @@ def test_consolidation_looks_at_pages_too() -> None:
 
 def play(router: Any, rows: Sequence[tuple[float, int, int, int]], gpus: int = 2, **options: Any) -> Simulation:
     """rows: (arrival, adapter, prompt, output); every step takes 0.125 s, every copy 0.25 s."""
-    requests = [Request(i, t, a, 16 if a else 0, prompt, output) for i, (t, a, prompt, output) in enumerate(rows)]
+    requests = Requests(
+        [Request(i, t, a, 16 if a else 0, prompt, output) for i, (t, a, prompt, output) in enumerate(rows)]
+    )
     clock = Clock()
     replicas = [
-        Replica(i, make_engine(**{"copy_s": 0.25} | options), FixedStep(0.125), clock)  # type: ignore[arg-type]
-        for i in range(gpus)
+        EngineReplica(i, make_engine(**{"copy_s": 0.25} | options), FixedStep(0.125), requests) for i in range(gpus)
     ]
     simulation = Simulation(clock, replicas, router, requests)
     simulation.run()

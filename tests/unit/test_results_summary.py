@@ -10,13 +10,14 @@ import pytest
 from results_logs import HOST_S, LOAD_S, OUT_S, play, random_log, scenario
 
 import simlora
+from simlora.engines.run_log import RUN_COLUMNS
 from simlora.results.measured import Measured
 from simlora.results.replicas import busy_intervals
 from simlora.results.shares import request_seconds
 from simlora.results.summary import summarize, to_json
 from simlora.results.tenants import jain_index, tenants
 from simlora.results.timeline import Timeline
-from simlora.sim.log import RUN_COLUMNS, ReplicaLog, SimulationLog
+from simlora.sim.log import ReplicaLog, SimulationLog
 
 CONTRACT = {
     "scenario": None,

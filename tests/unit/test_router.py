@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.cases import examples
 
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router, Send
-from simlora.cluster.view import View
 from simlora.engines.request import Request
+from simlora.engines.view import View
 
 
 def request(index: int = 0, adapter: int = 0) -> Request:

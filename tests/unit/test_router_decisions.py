@@ -10,12 +10,12 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import Case
-from support.fakes import TICK_S, RoundLatency
+from support.fakes import TICK_S, RoundLatency, columns_of
 
 from simlora.cluster.router import Decision, Hold, Reject, Send
-from simlora.cluster.view import View
-from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.request_columns import RequestRow
+from simlora.engines.view import View
+from simlora.engines.vllm.batch import VllmLimits
 
 CASE = Case(VllmLimits(4, 64, 100, 16, 0, 16, True), ((1000, 0, 8, 4),) * 4, RoundLatency(front_in=0), 0)
 
@@ -28,7 +28,7 @@ class Scripted:
     def __init__(self, script: dict[int, list[Decision]]) -> None:
         self.script, self.asked = script, []
 
-    def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
+    def choose(self, request: RequestRow, views: Sequence[View], now_s: float) -> Decision:
         self.asked.append((request.index, now_s))
         return self.script[request.index].pop(0)
 
@@ -72,7 +72,7 @@ def test_a_request_held_beyond_the_cut_is_unfinished() -> None:
 
 
 def test_an_empty_stream_ends_at_once() -> None:
-    simulation = CASE.simulation([])
+    simulation = CASE.simulation(columns_of([]))
     simulation.run()
     assert simulation.end_s == 0.0
 

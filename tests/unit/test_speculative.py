@@ -15,18 +15,13 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import examples
 
-from simlora.engines.request import Request
 from simlora.engines.vllm.speculative import SpeculativeBatch
 
 
-def request(index: int, prompt: int = 10, output: int = 2000, adapter: int = 0) -> Request:
-    return Request(index, 0.0, adapter, 8 * adapter, prompt, output)
-
-
-def emissions(batch: SpeculativeBatch, one: Request) -> list[int]:
+def emissions(batch: SpeculativeBatch, request: int) -> list[int]:
     """Tokens that each decode step of the request emits."""
-    steps = range(one.start_step + 1, one.last_step + 2)
-    emitted = [batch.emitted(one, step) for step in steps]
+    steps = range(batch.first_step(request) + 1, batch.last_step(request) + 2)
+    emitted = [batch.emitted(request, step) for step in steps]
     return [after - before for before, after in pairwise(emitted)]
 
 
@@ -36,10 +31,9 @@ def test_mean_emission(draft: int, acceptance: float) -> None:
     """1 + a + ... + a^k tokens a step, within 4 standard errors."""
     batch = SpeculativeBatch(16, draft, acceptance, seed=3)
     steps: list[int] = []
-    for index in range(10):
-        one = request(index)
-        batch.add(one, 0)
-        steps += emissions(batch, one)[:-1]  # the last step is cut to what was asked
+    for request in range(10):
+        batch.add(request, 10, 2000, 0, 0)
+        steps += emissions(batch, request)[:-1]  # the last step is cut to what was asked
     mean = sum(steps) / len(steps)
     expected = sum(acceptance**i for i in range(draft + 1))
     variance = sum((s - mean) ** 2 for s in steps) / len(steps)
@@ -50,12 +44,11 @@ def test_mean_emission(draft: int, acceptance: float) -> None:
 
 @examples(100)
 @given(st.integers(1, 5), st.floats(0, 1), st.integers(1, 60), st.integers(0, 99), st.integers(0, 5))
-def test_a_request_emits_what_was_asked(draft: int, acceptance: float, output: int, index: int, step: int) -> None:
+def test_a_request_emits_what_was_asked(draft: int, acceptance: float, output: int, request: int, step: int) -> None:
     batch = SpeculativeBatch(4, draft, acceptance, seed=1)
-    one = request(index, output=output)
-    batch.add(one, step)
-    assert 1 + sum(emissions(batch, one)) == output
-    assert all(1 <= e <= draft + 1 for e in emissions(batch, one))
+    batch.add(request, 10, output, 0, step)
+    assert 1 + sum(emissions(batch, request)) == output
+    assert all(1 <= e <= draft + 1 for e in emissions(batch, request))
 
 
 @examples(50)
@@ -63,17 +56,15 @@ def test_a_request_emits_what_was_asked(draft: int, acceptance: float, output: i
 def test_draws_belong_to_the_request(order: list[int], left_out: int) -> None:
     """Neither the order of admission, nor the step, nor the other requests change them."""
     alone = []
-    for index in range(6):
+    for request in range(6):
         batch = SpeculativeBatch(16, 3, 0.6, seed=9)
-        one = request(index, output=40)
-        batch.add(one, 0)
-        alone.append(emissions(batch, one))
+        batch.add(request, 10, 40, 0, 0)
+        alone.append(emissions(batch, request))
     together = SpeculativeBatch(16, 3, 0.6, seed=9)
-    for position, index in enumerate(order):
-        if index != left_out:
-            one = request(index, output=40)
-            together.add(one, position)
-            assert emissions(together, one) == alone[index]
+    for position, request in enumerate(order):
+        if request != left_out:
+            together.add(request, 10, 40, 0, position)
+            assert emissions(together, request) == alone[request]
     assert len({tuple(a) for a in alone}) == 6
 
 
@@ -81,9 +72,8 @@ def test_another_seed_draws_otherwise() -> None:
     drawn = []
     for seed in (1, 2):
         batch = SpeculativeBatch(16, 3, 0.6, seed)
-        one = request(0, output=60)
-        batch.add(one, 0)
-        drawn.append(emissions(batch, one))
+        batch.add(0, 10, 60, 0, 0)
+        drawn.append(emissions(batch, 0))
     assert drawn[0] != drawn[1]
 
 
@@ -96,19 +86,19 @@ def test_another_seed_draws_otherwise() -> None:
 def test_aggregates(members: list[tuple[int, int, int]], draft: int, block_size: int) -> None:
     """Context and block demand, recounted per request; a step holds blocks for all its draft tokens."""
     batch, alive = SpeculativeBatch(block_size, draft, 0.5, seed=2), {}
-    for index, (prompt, output, adapter) in enumerate(members):
-        alive[index] = request(index, prompt, output, adapter)
-        batch.add(alive[index], 0)
+    for request, (prompt, output, adapter) in enumerate(members):
+        alive[request] = prompt
+        batch.add(request, prompt, output, 8 * adapter, 0)
     step = 1
     while alive:
-        for gone in batch.retire(step):
-            del alive[gone.index]
-        context = {i: r.prompt_tokens + batch.emitted(r, step) - 1 for i, r in alive.items()}
+        for gone, _ in batch.retire(step):
+            del alive[gone]
+        context = {request: prompt + batch.emitted(request, step) - 1 for request, prompt in alive.items()}
         assert batch.context_tokens(step) == sum(context.values())
         assert batch.count == len(alive)
-        for i, one in alive.items():
-            assert batch.blocks(one, step) == -(-(context[i] + 1 + draft) // block_size)
-        growth = sum(batch.blocks(r, step) - batch.blocks(r, step - 1) for r in alive.values())
+        for request in alive:
+            assert batch.blocks(request, step) == -(-(context[request] + 1 + draft) // block_size)
+        growth = sum(batch.blocks(r, step) - batch.blocks(r, step - 1) for r in alive)
         assert batch.growth(step) == growth
         step += 1
     assert (batch.count, batch.lora_count, batch.rank_sum) == (0, 0, 0)

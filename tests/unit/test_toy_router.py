@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from pydantic import Field
+from simlora.cluster.view import View
 
 from simlora.cluster.router import Decision, NamedRouter, Send
-from simlora.cluster.view import View
 from simlora.engines.inputs import Inputs
 from simlora.engines.request import Request
 from simlora.errors import ConfigError

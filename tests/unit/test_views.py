@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 sys.path.append(str(Path(__file__).parents[1]))
 
 from support.cases import LATENCIES, Case, cases, examples
-from support.fakes import TICK_S, FakeLatency, RoundLatency
+from support.fakes import TICK_S, FakeLatency, RoundLatency, share_prefixes
 from support.recording import RecordingReplica, RecordingRouter, same_view, tick_before
 
-from simlora.engines.request import Request
-from simlora.engines.vllm.engine import VllmLimits
+from simlora.engines.vllm import replica as replica_module
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
-from simlora.sim import replica as replica_module
 from simlora.sim.simulation import Simulation
 
 COMPILED = not str(replica_module.__file__).endswith(".py")
@@ -34,21 +33,16 @@ def watch(case: Case, coalesce: bool, caches: Caches | None = None, **kw: Any) -
     """Play a case in turn over the replicas, keeping every view shown."""
     requests, router = case.requests(), RecordingRouter(kw["replicas"])
     if caches is not None:
-        share(requests, case.limits.block_size, *caches)
-        granule = caches[0] * case.limits.block_size
-        kw["cache"] = lambda: PrefixCache(granule, case.limits.block_size)
+        granule_blocks, groups = caches
+        granule = granule_blocks * case.limits.block_size
+        share_prefixes(requests, granule, groups)
+        kw["cache"] = lambda requests: PrefixCache(granule, case.limits.block_size, requests)
     simulation = case.simulation(requests, coalesce, router=router, **kw)
     simulation.run()
     return simulation, router
 
 
-def share(requests: list[Request], block_size: int, granule_blocks: int, groups: list[int]) -> None:
-    for request, group in zip(requests, groups, strict=False):
-        depth = -(-request.prompt_tokens // (granule_blocks * block_size))
-        request.prefix = tuple(group * 1000 + d for d in range(depth))
-
-
-@pytest.mark.skipif(COMPILED, reason="a compiled Replica cannot be subclassed")
+@pytest.mark.skipif(COMPILED, reason="a compiled VllmReplica cannot be subclassed")
 @examples(100)
 @given(cases(latencies=(FakeLatency(),)), st.integers(1, 3), scrapes.filter(bool), delays)  # type: ignore[arg-type]
 def test_a_view_is_the_state_at_the_last_scrape(case: Case, replicas: int, scrape_s: float, delay_s: float) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.stepping import Stepper, chunks, limits
+from support.stepping import Stepper, append, chunks, limits
 
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS
 from simlora.engines.request import Request
 from simlora.scenario.load import scenario_from_dict
-from simlora.sim.build import build_inputs, make_engine
+from simlora.sim.build import build_inputs, make_replicas
 
 # --- budget and chunks --------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ def test_the_tail_is_preempted_and_nobody_is_admitted_in_that_step() -> None:
     assert s.requests[1].preemptions == 1
     assert chunks(plan) == []
     assert s.engine.blocked == KV
-    assert [r.index for r in s.engine.waiting] == [1, 2], "in front of the arrival"
+    assert list(s.engine.waiting) == [1, 2], "in front of the arrival"
     assert s.requests[1].prefill_tokens == 11, "prompt and the three tokens that came out"
     assert s.requests[1].recomputed_tokens == 10
 
@@ -243,11 +243,16 @@ def test_a_request_never_preempts_an_older_one() -> None:
 def test_what_a_preempted_request_emitted_is_not_emitted_again() -> None:
     s = Stepper(limits(kv_blocks=20))
     s.add((0, 6, 12), (0, 6, 9), (0, 6, 9))
+    residence, decodes = {}, s.engine.decodes
     for _ in range(100):
-        s.step()
+        plan = s.engine.form_step(s.now_s)
+        residence |= {r: (decodes.first_step(r), decodes.last_step(r)) for r in decodes.members}
+        s.now_s += 1.0
+        s.engine.commit(1 if plan else 0, s.now_s)
     assert not s.engine.running and not s.engine.waiting.size
     for request in s.requests:
-        assert request.emitted + request.last_step - request.start_step + 1 == request.output_tokens
+        first, last = residence[request.index]
+        assert request.emitted + last - first + 1 == request.output_tokens
         assert request.prefill_tokens == request.prompt_tokens + request.emitted
 
 
@@ -260,6 +265,18 @@ def test_preemption_gives_the_slot_back() -> None:
     assert s.requests[1].preemptions == 1
     assert not s.engine.slots.active
     assert s.engine.slots.tiers is not None and s.engine.slots.tiers.slots.uses(2) == 0
+
+
+def test_the_request_preempted_last_is_the_first_to_come_back() -> None:
+    """Request 2 finds no slot, so the others are behind it. Request 3 is preempted, and does not fit while 1 grows."""
+    s = Stepper(limits(max_num_seqs=3, kv_blocks=26, max_loras=1))
+    s.add((1, 5, 50), (0, 5, 50), (2, 5, 1), (0, 10, 50))
+    while not s.engine.preemptions:
+        s.step()
+    assert list(s.engine.waiting) == [2, 3]
+    while s.engine.preemptions < 2:
+        s.step()
+    assert list(s.engine.waiting) == [2, 1, 3]
 
 
 # --- how long a plan holds ----------------------------------------------------------------------------------------
@@ -314,10 +331,14 @@ def test_running_a_plan_many_times_is_running_it_once_and_again() -> None:
 
 
 def test_fits_counts_every_token_but_the_last() -> None:
-    engine = Stepper(limits(kv_blocks=10, block_size=16)).engine
-    assert engine.fits(Request(0, 0.0, 0, 0, 160, 1))
-    assert engine.fits(Request(0, 0.0, 0, 0, 100, 61))
-    assert not engine.fits(Request(0, 0.0, 0, 0, 100, 62))
+    s = Stepper(limits(kv_blocks=10, block_size=16))
+
+    def fits(prompt: int, output: int) -> bool:
+        return s.engine.fits(append(s.requests, Request(0, 0.0, 0, 0, prompt, output)))
+
+    assert fits(160, 1)
+    assert fits(100, 61)
+    assert not fits(100, 62)
 
 
 def engine_of(version: str) -> Stepper:
@@ -337,7 +358,8 @@ def engine_of(version: str) -> Stepper:
         }
     )  # fmt: skip
     s = Stepper(limits())
-    s.engine = make_engine(build_inputs(scenario))
+    (replica,) = make_replicas(build_inputs(scenario), s.requests, coalesce=True)
+    s.engine = replica.engine
     return s
 
 
@@ -347,7 +369,7 @@ def queue_after_a_preemption(version: str) -> list[int]:
     s.add((1, 120, 60), (1, 100, 60), (2, 8, 1))
     while not s.engine.preemptions:
         s.step()
-    return [r.index for r in s.engine.waiting]
+    return list(s.engine.waiting)
 
 
 def test_a_preempted_request_queues_behind_the_skipped_ones() -> None:

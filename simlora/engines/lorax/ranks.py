@@ -48,17 +48,16 @@ class PaddedRanks:
     def mix(self, chunks: Sequence[tuple[Request, int]], decodes: bool) -> AdapterMix:
         """A step of prompt chunks (request, new tokens), with all decoding requests or without."""
         prompts: dict[int, int] = {}
-        tokens = rank_tokens = 0
+        rank_tokens = 0
         for request, new_tokens in chunks:
             if request.adapter:
                 rank = prompts[request.adapter] = self._pad(request.rank)
-                tokens += new_tokens
                 rank_tokens += new_tokens * rank
         if decodes:  # whoever is in the batch takes part
             ranks, rank_sum, rank_tokens = set(self._adapters), self._rank_sum, rank_tokens + self._decode_tokens
         else:
             ranks, rank_sum = set(prompts.values()), sum(prompts.values())
-        return AdapterMix(rank_sum, rank_tokens, max(ranks, default=0), len(ranks), len(prompts), tokens)
+        return AdapterMix(rank_sum, rank_tokens, max(ranks, default=0), len(ranks))
 
     def _change(self, rank: int, adapters: int) -> None:
         self._rank_sum += adapters * rank

@@ -187,16 +187,16 @@ class PunicaEngine(SyncEngine):
 
     def _interrupt(self, request: Request) -> None:
         self.version += 1
-        held = self.decodes.blocks(request, self.step)
+        held = self.blocks_after(request, self.step)
         self.free += held
         request.recomputed_tokens += request.base + self.step + 1
-        request.emitted += self.decodes.emitted(request, self.step + 1)
+        request.emitted += self.step + 1 - request.start_step
         request.prefill_tokens = request.prompt_tokens + request.emitted
         request.computed = 0
         request.preemptions += 1
-        self.decodes.remove(request)
+        self.decodes.remove(request.index)
         del self.running[request.index]
-        self.active.leave(request)
+        self.active.leave(request.adapter)
 
     def movable(self) -> list[Request]:
         """Requests that can be withdrawn, oldest first."""
@@ -220,7 +220,7 @@ class PunicaEngine(SyncEngine):
     # --- what comes out -----------------------------------------------------------------------------------------
 
     def release(self, request: Request, now_s: float) -> None:
-        self.free += self.decodes.blocks(request, request.last_step)
+        self.free += self.blocks_after(request, request.last_step)
         if self.adapters is not None:
             self.adapters.let_go(request, now_s)
 
@@ -250,7 +250,7 @@ class PunicaEngine(SyncEngine):
         return counts[0], counts[1], counts[2], counts[3]
 
     def violations(self) -> Iterator[tuple[str, str]]:
-        pages = sum(self.decodes.blocks(r, max(self.step, r.start_step)) for r in self.running.values())
+        pages = sum(self.blocks_after(r, max(self.step, r.start_step)) for r in self.running.values())
         if self.free < 0 or self.free + pages != self.limits.kv_pages:
             yield "INV-3", f"free {self.free} + used {pages} != {self.limits.kv_pages} KV pages"
         if len(self.running) > self.limits.max_batch_size:

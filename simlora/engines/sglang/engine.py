@@ -252,7 +252,7 @@ class SglangEngine(SyncEngine):
         self.ratio.retracted((self._generated(request), request.output_tokens) for request in stay)
 
     def _generated(self, request: Request) -> int:
-        return request.emitted + self.decodes.emitted(request, self.step + 1)
+        return request.emitted + self.step + 1 - request.start_step
 
     def _take_back(self, request: Request, now_s: float) -> None:
         """Recompute later: all KV is freed, and the request queues up behind everybody."""
@@ -274,14 +274,14 @@ class SglangEngine(SyncEngine):
     def _leave(self, request: Request) -> int:
         """Out of the batch; returns the KV tokens that it held."""
         self.version += 1
-        self.decodes.remove(request)
+        self.decodes.remove(request.index)
         del self.running[request.index]
-        self.active.leave(request)
+        self.active.leave(request.adapter)
         return self._give_back(request, self.step)
 
     def _give_back(self, request: Request, step: int) -> int:
         """Free what a request holds after `step`; returns its KV tokens."""
-        held = self.decodes.blocks(request, step)
+        held = self.blocks_after(request, step)
         self.free += held
         self._last_steps -= request.last_step
         self.places.leave(request.adapter)
@@ -301,8 +301,9 @@ class SglangEngine(SyncEngine):
     def _remaining_outputs(self) -> dict[int, int]:
         """Adapter in the running batch -> the most tokens that one of its requests has to come."""
         most = dict.fromkeys(self._left, 0)
-        for last_step, _, request in self.decodes.heap:
-            most[request.adapter] = max(most.get(request.adapter, 0), last_step - self.step)
+        for last_step, index in self.decodes.heap:
+            adapter = self.running[index].adapter
+            most[adapter] = max(most.get(adapter, 0), last_step - self.step)
         return most
 
     # --- what comes out -----------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class SloraEngine(SyncEngine):
         return delivery
 
     def release(self, request: Request, now_s: float) -> None:
-        self.pool.free_kv(self.decodes.blocks(request, request.last_step))
+        self.pool.free_kv(self.blocks_after(request, request.last_step))
         self.pool.release(request.adapter, now_s)
         if request.output_tokens > 1:
             self.worst.remove(holder(request))

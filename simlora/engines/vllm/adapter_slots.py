@@ -28,13 +28,15 @@ class AdapterSlots:
         self._pinned, self._waiting = pinned, waiting
         self._places = max_loras - len(pinned)
         self._taken = 0
+        self.full = False
+        """Only adapters that already have a place can join (with LoRA off there is none to wait for)."""
         for adapter in pinned:
             waiting.activate(adapter)
 
-    @property
-    def full(self) -> bool:
-        """Only adapters that already have a place can join (with LoRA off there is none to wait for)."""
-        return 0 < self._places <= self._taken
+    def _take(self, change: int) -> None:
+        """Places that are taken in the step, more or less."""
+        self._taken += change
+        self.full = 0 < self._places <= self._taken
 
     def serves(self, adapter: int) -> bool:
         """A request of this adapter needs no further place."""
@@ -56,14 +58,14 @@ class AdapterSlots:
             return
         del self.active[adapter]
         if adapter not in self._pinned:
-            self._taken -= 1
+            self._take(-1)
             self._waiting.deactivate(adapter)
         assert self.tiers is not None
         self.tiers.release(adapter, now_s)
 
     def reserve(self, adapter: int, now_s: float) -> str:
         """A copy into a slot begins: the place is taken until `arrived`. Returns the tier it is copied from."""
-        self._taken += 1
+        self._take(1)
         assert self.tiers is not None
         tier, slot_victim, _ = self.tiers.acquire(adapter, now_s)
         if slot_victim is not None:
@@ -72,13 +74,13 @@ class AdapterSlots:
 
     def arrived(self, adapter: int, now_s: float) -> None:
         """The copy is in its slot, where it stays until its requests join or another adapter needs the place."""
-        self._taken -= 1
+        self._take(-1)
         assert self.tiers is not None
         self.tiers.release(adapter, now_s)
 
     def _activate(self, adapter: int, now_s: float) -> str:
         if adapter not in self._pinned:
-            self._taken += 1
+            self._take(1)
             self._waiting.activate(adapter)
         assert self.tiers is not None
         tier, slot_victim, _ = self.tiers.acquire(adapter, now_s)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
+from simlora.engines.active_adapters import ActiveAdapters
 from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.inputs import Inputs
+from simlora.engines.request_columns import RequestColumns
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm.engine import VllmEngine, VllmLimits
-from simlora.engines.vllm.lanes import VllmLanes
-from simlora.engines.vllm.overlap import OverlappedVllm
+from simlora.engines.vllm.batch import VllmLimits
+from simlora.engines.vllm.lanes import PipelineScheduler
+from simlora.engines.vllm.overlap import OverlappedScheduler
+from simlora.engines.vllm.pipeline import PipelineReplica
 from simlora.engines.vllm.prefix_cache import PrefixCache
-from simlora.engines.vllm.ranks import RankedVllm
+from simlora.engines.vllm.replica import VllmReplica
+from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.errors import ConfigError
 from simlora.latency.loads import HOST_LINK
@@ -23,8 +27,8 @@ from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 
 
-def make_engine(inputs: Inputs) -> VllmEngine:
-    """One vLLM replica."""
+def make_replica(inputs: Inputs, index: int, requests: RequestColumns, coalesce: bool) -> VllmReplica:
+    """One vLLM replica. coalesce=False plays step by step."""
     scenario, engine = inputs.scenario, inputs.scenario.engine
     lora = engine.enable_lora and inputs.adapters.count > 0
     rules = vllm_version(engine.version, scenario.source).scheduling
@@ -44,14 +48,17 @@ def make_engine(inputs: Inputs) -> VllmEngine:
     tiers = _tiers(inputs) if lora else None
     cache = None
     if engine.enable_prefix_caching and inputs.requests.prefix is not None:
-        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size)
+        cache = PrefixCache(inputs.requests.prefix_block_tokens, engine.block_size, requests)
     if engine.pipeline_parallel_size > 1:
-        return VllmLanes(limits, tiers, engine.pipeline_parallel_size, cache)
-    decodes, pads = _decodes(scenario), engine.kernels == "padded"
+        lanes = PipelineScheduler(limits, requests, tiers, engine.pipeline_parallel_size, cache)
+        return PipelineReplica(index, lanes, inputs.latency)
+    decodes, ranks = _decodes(scenario), None if engine.kernels == "padded" else ActiveAdapters()
     if tiers is not None and engine.adapter_loading.overlap:
-        prefetch = engine.adapter_loading.prefetch
-        return OverlappedVllm(limits, tiers, side_copies(inputs), prefetch, decodes, cache, pads)
-    return VllmEngine(limits, tiers, decodes, cache) if pads else RankedVllm(limits, tiers, decodes, cache)
+        copies, prefetch = side_copies(inputs), engine.adapter_loading.prefetch
+        scheduler: VllmScheduler = OverlappedScheduler(limits, requests, tiers, copies, prefetch, decodes, cache, ranks)
+    else:
+        scheduler = VllmScheduler(limits, requests, tiers, decodes, cache, ranks)
+    return VllmReplica(index, scheduler, inputs.latency, coalesce, inputs.latency.price_table())
 
 
 def side_copies(inputs: Inputs) -> SideCopies:

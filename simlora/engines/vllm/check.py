@@ -7,28 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from simlora.engines.request import Request
-    from simlora.engines.vllm.engine import VllmEngine
+Batch = Any
+"""A VllmBatch: this module is below it."""
 
 
-def violations(engine: VllmEngine) -> Iterator[tuple[str, str]]:
+def violations(batch: Batch) -> Iterator[tuple[str, str]]:
     """(invariant, what is wrong)."""
-    yield from _blocks(engine)
-    yield from _adapters(engine)
+    finishing = dict(batch.finishing)
+    own = sum(_held(batch, request, finishing) for request in batch.running)
+    yield from pool_violations(batch, own)
+    yield from _adapters(batch, finishing)
 
 
-def _blocks(engine: VllmEngine) -> Iterator[tuple[str, str]]:
-    leaving = {id(r) for r in engine.leaving}
-    own = sum(_held(engine, request, id(request) in leaving) for request in engine.running.values())
-    yield from pool_violations(engine, own)
-
-
-def pool_violations(engine: VllmEngine, own: int) -> Iterator[tuple[str, str]]:
+def pool_violations(batch: Batch, own: int) -> Iterator[tuple[str, str]]:
     """own: blocks that the running requests hold, shared ones left out."""
-    cache, free, total = engine.kv.cache, engine.kv.free, engine.limits.kv_blocks
+    cache, free, total = batch.kv.cache, batch.kv.free, batch.limits.kv_blocks
     shared = 0 if cache is None else cache.used_blocks()
     if cache is not None and cache.idle_blocks > free:
         yield "INV-3", "idle cached blocks exceed the free ones"
@@ -36,25 +31,31 @@ def pool_violations(engine: VllmEngine, own: int) -> Iterator[tuple[str, str]]:
         yield "INV-3", f"{free} free KV blocks"
     if free + own + shared != total:
         yield "INV-3", f"free {free} + used {own} + cached {shared} != {total} KV blocks"
-    if len(engine.running) > engine.limits.max_num_seqs:
-        yield "INV-3", "more running requests than seats"
+    if len(batch.running) > batch.limits.max_num_seqs:
+        yield "INV-3", "more running requests than max_num_seqs"
 
 
-def _held(engine: VllmEngine, request: Request, leaving: bool) -> int:
+def shared_blocks(batch: Batch, request: int) -> int:
+    """Blocks of a request that count as the cache's."""
+    cache = batch.kv.cache
+    return 0 if cache is None else int(cache.shared_blocks(request))
+
+
+def _held(batch: Batch, request: int, finishing: dict[int, int]) -> int:
     """KV blocks of a request, shared ones left out."""
-    if request is engine.partial:
-        blocks = -(-request.computed // engine.limits.block_size)
-    elif leaving:
-        blocks = engine.decodes.blocks(request, request.last_step)
+    if request == batch.partial:
+        blocks = -(-batch.requests.computed[request] // batch.limits.block_size)
+    elif request in finishing:
+        blocks = finishing[request]
     else:
-        blocks = engine.decodes.blocks(request, max(engine.step, request.start_step))
-    return blocks - request.shared_blocks
+        blocks = batch.decodes.blocks(request, max(batch.step, batch.decodes.first_step(request)))
+    return int(blocks - shared_blocks(batch, request))
 
 
-def _adapters(engine: VllmEngine) -> Iterator[tuple[str, str]]:
-    leaving = {id(r) for r in engine.leaving}
-    active, tiers, slots = engine.slots.active, engine.slots.tiers, engine.limits.max_loras
-    counted = Counter(r.adapter for r in engine.running.values() if r.adapter and id(r) not in leaving)
+def _adapters(batch: Batch, finishing: dict[int, int]) -> Iterator[tuple[str, str]]:
+    active, tiers, slots = batch.slots.active, batch.slots.tiers, batch.limits.max_loras
+    adapters = (batch.requests.adapter[request] for request in batch.running if request not in finishing)
+    counted = Counter(adapter for adapter in adapters if adapter)
     if counted != Counter(active):
         yield "INV-4", f"active adapters {active} but the batch holds {dict(counted)}"
     if len(active) > slots:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simlora.engines.request import Request
 from simlora.engines.vllm.prefix_cache import PrefixCache
 
 
@@ -24,28 +23,12 @@ class KvBlocks:
         if self.cache is not None:
             self.cache.shrink(self.free)
 
-    def give_back(self, request: Request, blocks: int) -> None:
+    def give_back(self, request: int, blocks: int) -> None:
         """Free a request's blocks (`blocks` counts its shared prefix too, which stays cached)."""
-        self.free += blocks - request.shared_blocks
+        self.free += blocks
         if self.cache is not None:
             self.free += self.cache.release(request)
 
-    def freed_by(self, requests: Sequence[Request], blocks: int) -> int:
+    def freed_by(self, requests: Sequence[int], blocks: int) -> int:
         """Blocks that these requests, which hold `blocks` blocks, shared ones included, give back when they end."""
-        shared = sum(request.shared_blocks for request in requests)
-        return blocks - shared + (0 if self.cache is None else self.cache.freed_by(requests))
-
-    def cached(self, request: Request) -> tuple[int, int]:
-        """(prompt tokens found in the cache, free blocks that using them would take)."""
-        return (0, 0) if self.cache is None else self.cache.lookup(request)
-
-    def admit(self, request: Request, cached_tokens: int, tokens: int) -> None:
-        """Take the blocks for the first `tokens` tokens, of which cached_tokens are in the cache."""
-        if self.cache is not None:
-            self.free -= self.cache.acquire(request, cached_tokens)
-        self.take(-(-tokens // self.block_size) - cached_tokens // self.block_size)
-
-    def prompt_done(self, request: Request) -> None:
-        """The prompt is computed: it can serve others."""
-        if self.cache is not None:
-            self.cache.insert(request)
+        return blocks if self.cache is None else blocks + self.cache.freed_by(requests)

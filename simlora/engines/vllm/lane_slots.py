@@ -9,7 +9,6 @@ when its requests come round. Which one loses it: that of the batch planned long
 from __future__ import annotations
 
 from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.request import Request
 from simlora.engines.vllm.adapter_slots import AdapterSlots
 from simlora.engines.vllm.waiting import WaitingQueue
 from simlora.memory.residents import AdapterTiers
@@ -26,9 +25,9 @@ class Lane:
         """Its last planned step; lanes count their own."""
         self.active: dict[int, int] = {}
         """Adapter -> its requests in the lane."""
-        self.first: list[Request] = []
+        self.first: list[int] = []
         """Requests whose prompt is complete with the batch in flight."""
-        self.detached: list[Request] = []
+        self.detached: list[int] = []
         """Preempted while in flight: they go back to the queue when their token is out."""
         self.flying = False
         self.batch = -1
@@ -64,7 +63,7 @@ class LaneSlots(AdapterSlots):
             if adapter not in before and adapter not in self._pinned:
                 self._waiting.activate(adapter)
         self.active = after
-        self._taken = sum(adapter not in self._pinned for adapter in after)
+        self._take(sum(adapter not in self._pinned for adapter in after) - self._taken)
 
     def leave(self, adapter: int, now_s: float) -> None:
         if adapter not in self.out:
@@ -75,7 +74,7 @@ class LaneSlots(AdapterSlots):
             self.active[adapter] = requests
             return
         del self.active[adapter]  # pinned adapters are never out
-        self._taken -= 1
+        self._take(-1)
         self._waiting.deactivate(adapter)
         if not self._holders(adapter):
             self.out.discard(adapter)
@@ -84,7 +83,7 @@ class LaneSlots(AdapterSlots):
         """A half-done prompt goes on in another batch. `target` is bound and has room for its adapter."""
         if not self.active.get(adapter):
             if adapter not in self._pinned:
-                self._taken += 1
+                self._take(1)
                 self._waiting.activate(adapter)
             if adapter not in self.out:
                 assert self.tiers is not None
@@ -104,7 +103,7 @@ class LaneSlots(AdapterSlots):
 
     def _activate(self, adapter: int, now_s: float) -> str:
         if adapter not in self._pinned:
-            self._taken += 1
+            self._take(1)
             self._waiting.activate(adapter)
         return self._acquire(adapter, now_s)
 

@@ -1,46 +1,47 @@
-"""Invariants of a vLLM replica with pipeline stages, recounted from its requests. See vllm_check.py."""
+"""Invariants of a vLLM replica with pipeline stages, recounted from its requests. See check.py."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
-from simlora.engines.vllm.check import pool_violations
+from simlora.engines.vllm.check import pool_violations, shared_blocks
+from simlora.engines.vllm.lane_slots import Lane
 
-if TYPE_CHECKING:
-    from simlora.engines.request import Request
-    from simlora.engines.vllm.lane_slots import Lane
-    from simlora.engines.vllm.lanes import VllmLanes
+Engine = Any
+"""A PipelineScheduler: this module is below it."""
 
 
-def violations(engine: VllmLanes) -> Iterator[tuple[str, str]]:
+def violations(engine: Engine) -> Iterator[tuple[str, str]]:
     """(invariant, what is wrong)."""
-    yield from pool_violations(engine, sum(_held(engine, request) for request in engine.running.values()))
+    yield from pool_violations(engine, sum(_held(engine, request) for request in engine.running))
     yield from _adapters(engine)
     if len({id(lane) for lane in engine.flights}) != sum(lane.flying for lane in engine.lanes):
         yield "INV-4", "a lane is in flight twice"
 
 
-def _step(engine: VllmLanes, lane: Lane) -> int:
-    return engine.step if lane is engine.lane else lane.step
+def _step(engine: Engine, lane: Lane) -> int:
+    return int(engine.step) if lane is engine.lane else lane.step
 
 
-def _held(engine: VllmLanes, request: Request) -> int:
+def _held(engine: Engine, request: int) -> int:
     """KV blocks of a request, shared ones left out."""
     lane = engine.home_of(request)
     if lane is None:
-        return -(-request.computed // engine.limits.block_size) - request.shared_blocks
-    step = min(max(_step(engine, lane), request.start_step), request.last_step)
-    return lane.decodes.blocks(request, step) - request.shared_blocks
+        blocks = -(-engine.requests.computed[request] // engine.limits.block_size)
+    else:
+        step = min(max(_step(engine, lane), lane.decodes.first_step(request)), lane.decodes.last_step(request))
+        blocks = lane.decodes.blocks(request, step)
+    return int(blocks - shared_blocks(engine, request))
 
 
-def _adapters(engine: VllmLanes) -> Iterator[tuple[str, str]]:
-    slots, tiers = engine.lane_slots, engine.lane_slots.tiers
+def _adapters(engine: Engine) -> Iterator[tuple[str, str]]:
+    slots, tiers, adapter_of = engine.lane_slots, engine.lane_slots.tiers, engine.requests.adapter
     for lane in engine.lanes:
-        counted = Counter(request.adapter for _, _, request in lane.decodes.heap if request.adapter)
-        if engine.partial is not None and engine.partial.adapter and engine.partial_lane is lane:
-            counted[engine.partial.adapter] += 1
+        counted = Counter(adapter_of[request] for _, request in lane.decodes.heap if adapter_of[request])
+        if engine.partial >= 0 and adapter_of[engine.partial] and engine.partial_lane is lane:
+            counted[adapter_of[engine.partial]] += 1
         if counted != Counter(lane.active):
             yield "INV-4", f"active adapters {lane.active} but the lane holds {dict(counted)}"
         if len(lane.active) > engine.limits.max_loras:

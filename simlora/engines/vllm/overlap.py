@@ -14,35 +14,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simlora.engines.active_adapters import ActiveAdapters
 from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.request import Request
+from simlora.engines.request_columns import RequestColumns
 from simlora.engines.side_copies import SideCopies
-from simlora.engines.vllm.adapter_slots import TIER_CODE, AdapterSlots
-from simlora.engines.vllm.engine import Load, VllmLimits
-from simlora.engines.vllm.held_queue import HeldQueue
+from simlora.engines.vllm.adapter_slots import TIER_CODE
+from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
-from simlora.engines.vllm.ranks import RankedVllm
+from simlora.engines.vllm.scheduler import Load, VllmScheduler
+from simlora.engines.vllm.waiting import HeldQueue, WaitingQueue
 from simlora.latency.step import StepPlan
 from simlora.memory.residents import AdapterTiers, ResidentSet
 
 
-class OverlappedVllm(RankedVllm):
-    """VllmEngine whose admissions wait for their adapters, not for the step that loads them."""
+class OverlappedScheduler(VllmScheduler):
+    """VllmScheduler whose admissions wait for their adapters, not for the step that loads them."""
 
     def __init__(
         self,
         limits: VllmLimits,
+        requests: RequestColumns,
         tiers: AdapterTiers,
         copies: SideCopies,
         prefetch: bool,
         decodes: DecodeBatch | None = None,
         prefix_cache: PrefixCache | None = None,
-        pads: bool = True,
+        ranks: ActiveAdapters | None = None,
     ) -> None:
-        super().__init__(limits, tiers, decodes, prefix_cache, pads)
-        self.held = HeldQueue(limits.skipped_first)
-        self.waiting = self.held
-        self.slots = AdapterSlots(limits.max_loras, limits.pinned, tiers, self.held)
+        self.held = HeldQueue(requests.adapter, limits.skipped_first)
+        super().__init__(limits, requests, tiers, decodes, prefix_cache, ranks)
         self.copies = copies
         self._tiers, self._prefetches, self._places = tiers, prefetch, limits.max_loras - len(limits.pinned)
         self._copying = False
@@ -53,17 +53,21 @@ class OverlappedVllm(RankedVllm):
         self._looked = -1, -1
         self._postponed: list[int] = []
         """Held in the last plan for want of a slot that could be had; the next one looks again."""
-        self._rank: dict[int, int] = {}
+        self._request_of: dict[int, int] = {}
+        """Adapter -> a request of it."""
         self._fresh: dict[int, tuple[int, float]] = {}
         """Adapter that nobody has used since it arrived -> tier that it came from, duration of the copy."""
 
-    def enqueue(self, request: Request, now_s: float) -> bool:
+    def _make_queue(self) -> WaitingQueue:
+        return self.held
+
+    def enqueue(self, request: int, now_s: float) -> bool:
         late = len(self._late)
         could_admit = super().enqueue(request, now_s)
         if self._asleep and len(self._late) > late:  # with no step in progress, it is looked at and passed over now
             self.held.mark_skipped_through(request)
-        adapter = request.adapter
-        self._rank[adapter] = request.rank  # it may be in a slot now and not when its turn comes
+        adapter = self.requests.adapter[request]
+        self._request_of[adapter] = request  # it may be in a slot now and not when its turn comes
         there = not adapter or adapter in self._tiers.slots
         if there or not self._prefetches or self.held.is_held(adapter):
             return could_admit
@@ -105,8 +109,8 @@ class OverlappedVllm(RankedVllm):
             self.held.let_go(adapter)
             self._fresh[adapter] = TIER_CODE[tier], done.end_s - done.start_s
 
-    def _holds_back(self, request: Request, now_s: float) -> bool:
-        adapter = request.adapter
+    def _holds_back(self, request: int, now_s: float) -> bool:
+        adapter = self.requests.adapter[request]
         if not adapter or adapter in self._tiers.slots:
             return False
         if self._prefetches:  # after the walk, in the order of the queue
@@ -117,7 +121,7 @@ class OverlappedVllm(RankedVllm):
         return True
 
     def _load(self, adapter: int, now_s: float) -> None:
-        rank = self._rank[adapter]
+        rank = self.requests.rank[self._request_of[adapter]]
         tier = self.slots.reserve(adapter, now_s)
         self.loads_by_rank[rank] = self.loads_by_rank.get(rank, 0) + 1
         self.copies.start(adapter, rank, tier, now_s)
@@ -126,12 +130,13 @@ class OverlappedVllm(RankedVllm):
         else:
             self.held.hold(adapter)
 
-    def _start(self, request: Request, loads: list[Load], now_s: float) -> None:
+    def _start(self, request: int, loads: list[Load], now_s: float) -> None:
         super()._start(request, loads, now_s)
-        if request.adapter in self._fresh:
-            code, seconds = self._fresh.pop(request.adapter)
-            request.load_tier = code
-            request.load_s += seconds
+        requests = self.requests
+        if requests.adapter[request] in self._fresh:
+            code, seconds = self._fresh.pop(requests.adapter[request])
+            requests.load_tier[request] = code
+            requests.load_s[request] += seconds
             self.slots.tier_counts[0] -= 1
             self.slots.tier_counts[code] += 1
 

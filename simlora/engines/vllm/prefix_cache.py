@@ -10,87 +10,92 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from simlora.engines.request import Request
+from simlora.engines.request_columns import RequestColumns
+
+Granule = tuple[int, int]
+"""(adapter, prefix hash id)."""
 
 
 class PrefixCache:
     """Cached granules of one replica."""
 
-    def __init__(self, granule_tokens: int, block_size: int) -> None:
+    def __init__(self, granule_tokens: int, block_size: int, requests: RequestColumns) -> None:
         if granule_tokens % block_size:
             raise ValueError(f"a granule of {granule_tokens} tokens is not a whole number of {block_size}-token blocks")
         self.granule_tokens = granule_tokens
         self.granule_blocks = granule_tokens // block_size
-        self._users: dict[tuple[int, int], int] = {}
-        self._idle: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._requests = requests
+        self._users: dict[Granule, int] = {}
+        self._idle: OrderedDict[Granule, None] = OrderedDict()
+        self._held: dict[int, list[Granule]] = {}
+        """Request -> the granules that it shares."""
         self.idle_blocks = 0
-        self.hit_tokens = 0
-        self.query_tokens = 0
 
-    def lookup(self, request: Request) -> tuple[int, int]:
+    def _pieces(self, request: int, tokens: int) -> Sequence[int]:
+        """Hash ids of the whole pieces in the request's first `tokens` tokens; none once it was preempted."""
+        prefix = self._requests.prefix
+        if prefix is None or prefix[request] is None or self._requests.emitted[request]:
+            return ()
+        return prefix[request][: tokens // self.granule_tokens]
+
+    def lookup(self, request: int) -> tuple[int, int]:
         """(cached tokens, of their blocks those that are idle and so leave the free blocks when used).
 
         At least one token is always computed, so the last granule of a fully cached prompt does not count.
         """
-        if request.prefix is None or request.emitted:
-            return 0, 0
-        hits, idle = 0, 0
-        for granule in request.prefix[: (request.prefill_tokens - 1) // self.granule_tokens]:
-            key = (request.adapter, granule)
-            if key not in self._users:
+        hits, idle, adapter = 0, 0, self._requests.adapter[request]
+        for piece in self._pieces(request, self._requests.prefill_tokens[request] - 1):
+            users = self._users.get((adapter, piece))
+            if users is None:
                 break
             hits += 1
-            idle += self._users[key] == 0
+            idle += users == 0
         return hits * self.granule_tokens, idle * self.granule_blocks
 
-    def acquire(self, request: Request, cached_tokens: int) -> int:
+    def acquire(self, request: int, cached_tokens: int) -> int:
         """Use the granules found by `lookup`; returns the blocks that are no longer free."""
-        taken = 0
-        request.hits = cached_tokens // self.granule_tokens
-        request.granules = (request.prefix or ())[: request.hits]
-        for granule in request.granules:
-            key = (request.adapter, granule)
+        taken, adapter = 0, self._requests.adapter[request]
+        held = [(adapter, piece) for piece in self._pieces(request, cached_tokens)]
+        for key in held:
             if self._users[key] == 0:
                 del self._idle[key]
                 taken += self.granule_blocks
             self._users[key] += 1
-        request.shared_blocks = request.hits * self.granule_blocks
+        self._held[request] = held
         self.idle_blocks -= taken
-        self.query_tokens += request.prefill_tokens
-        self.hit_tokens += cached_tokens
         return taken
 
-    def insert(self, request: Request) -> None:
+    def insert(self, request: int) -> None:
         """The prompt is computed: its whole granules that nobody cached yet become shared."""
-        if request.prefix is None or request.emitted:
-            return
-        granules = list(request.granules)
-        for granule in request.prefix[request.hits : request.prefill_tokens // self.granule_tokens]:
-            key = (request.adapter, granule)
+        held, adapter = self._held[request], self._requests.adapter[request]
+        for piece in self._pieces(request, self._requests.prefill_tokens[request])[len(held) :]:
+            key = (adapter, piece)
             if key in self._users:
                 break  # somebody computed the same piece meanwhile; this copy stays private
             self._users[key] = 1
-            granules.append(granule)
-            request.shared_blocks += self.granule_blocks
-        request.granules = tuple(granules)
+            held.append(key)
 
-    def release(self, request: Request) -> int:
-        """The request ended or was preempted; returns the shared blocks that become free (but stay cached)."""
-        freed = 0
-        for granule in reversed(request.granules):
-            key = (request.adapter, granule)
+    def shared_blocks(self, request: int) -> int:
+        """Of the request's blocks, those that it shares or could share."""
+        return len(self._held.get(request, ())) * self.granule_blocks
+
+    def release(self, request: int) -> int:
+        """The request ended or was preempted; returns by how much the free blocks differ from those that it held:
+        granules that become idle are free (but stay cached), granules that others use are not."""
+        held, idle = self._held.pop(request), 0
+        for key in reversed(held):
             self._users[key] -= 1
             if self._users[key] == 0:
                 self._idle[key] = None
-                freed += self.granule_blocks
-        self.idle_blocks += freed
-        request.granules, request.shared_blocks, request.hits = (), 0, 0
-        return freed
+                idle += self.granule_blocks
+        self.idle_blocks += idle
+        return idle - len(held) * self.granule_blocks
 
-    def freed_by(self, requests: Sequence[Request]) -> int:
-        """Blocks that would become free if these requests ended now."""
-        leaving = Counter((r.adapter, granule) for r in requests for granule in r.granules)
-        return self.granule_blocks * sum(1 for key, users in leaving.items() if users == self._users[key])
+    def freed_by(self, requests: Sequence[int]) -> int:
+        """`release`, summed over all of these requests, if they ended now."""
+        leaving = Counter(key for request in requests for key in self._held[request])
+        idle = sum(1 for key, users in leaving.items() if users == self._users[key])
+        return (idle - sum(leaving.values())) * self.granule_blocks
 
     def shrink(self, free_blocks: int) -> None:
         """Drop the least recently used idle granules until they fit into the free blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simlora.engines.spec import Changes, EngineSpec
 from simlora.engines.vllm.advice import memory_advice, options
-from simlora.engines.vllm.build import make_engine
+from simlora.engines.vllm.build import make_replica
 from simlora.engines.vllm.fit import vllm_shortages
 from simlora.engines.vllm.ledger import vllm_ledger
 from simlora.engines.vllm.profile import vllm_profile
@@ -31,7 +31,7 @@ def _with_places(scenario: Scenario, slots: int | None) -> Changes:
 
 SPEC = EngineSpec(
     kind="vllm",
-    build=make_engine,
+    build_replica=make_replica,
     ledger=vllm_ledger,
     shortages=vllm_shortages,
     profile=vllm_profile,

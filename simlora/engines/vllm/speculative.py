@@ -11,13 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from simlora.engines.decode_batch import DecodeBatch
-from simlora.engines.request import Request
 
 
 class SpeculativeBatch(DecodeBatch):
     """Decoding requests that emit several tokens a step. Costs O(requests) per step, and steps are not alike."""
 
-    __slots__ = ("_acceptance", "_draft", "_emitted", "_requests", "_seed", "emitted_per_step", "tokens_per_step")
+    __slots__ = ("_acceptance", "_context_tokens", "_draft", "_emitted", "_seed", "emitted_per_step", "tokens_per_step")
 
     steady = False
 
@@ -26,20 +25,18 @@ class SpeculativeBatch(DecodeBatch):
         self._draft, self._acceptance, self._seed = num_speculative_tokens, acceptance_rate, seed
         self.tokens_per_step = 1 + num_speculative_tokens
         self.emitted_per_step = sum(acceptance_rate**i for i in range(num_speculative_tokens + 1))
-        self._requests: dict[int, Request] = {}
+        self._context_tokens: dict[int, int] = {}
+        """Request -> its context when its prompt was complete."""
         self._emitted: dict[int, list[int]] = {}
-        """Request number -> tokens emitted by its first 0, 1, 2, ... decode steps of this residence."""
+        """Request -> tokens emitted by its first 0, 1, 2, ... decode steps of this residence."""
 
-    def add(self, request: Request, step: int) -> None:
-        request.start_step = step
-        request.base = 0
-        emitted = self._draw(request, request.output_tokens - request.emitted - 1)
-        request.last_step = step + len(emitted) - 1
-        self._requests[request.index], self._emitted[request.index] = request, emitted
-        self._join(request)
+    def add(self, request: int, context_tokens: int, tokens_left: int, rank: int, step: int) -> None:
+        emitted = self._draw(request, tokens_left - 1)
+        self._context_tokens[request], self._emitted[request] = context_tokens, emitted
+        self._join(request, 0, step + len(emitted) - 1, step, rank)
 
-    def _draw(self, request: Request, tokens: int) -> list[int]:
-        rng = np.random.default_rng([self._seed, request.index])
+    def _draw(self, request: int, tokens: int) -> list[int]:
+        rng = np.random.default_rng([self._seed, request])
         emitted = [0]
         while emitted[-1] < tokens:
             hits = rng.random(self._draft) < self._acceptance
@@ -47,35 +44,36 @@ class SpeculativeBatch(DecodeBatch):
             emitted.append(min(tokens, emitted[-1] + 1 + accepted))
         return emitted
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: int) -> None:
+        rank = self.members.pop(request)[3]
+        del self._emitted[request], self._context_tokens[request]
         self.count -= 1
-        del self._requests[request.index]
-        if request.adapter:
+        if rank:
             self.lora_count -= 1
-            self.rank_sum -= request.rank
+            self.rank_sum -= rank
 
-    def _context(self, request: Request, step: int) -> int:
-        emitted = self._emitted[request.index]
-        return request.prefill_tokens + emitted[min(step - request.start_step, len(emitted)) - 1]
+    def _context(self, request: int, step: int) -> int:
+        emitted = self._emitted[request]
+        return self._context_tokens[request] + emitted[min(step - self.members[request][2], len(emitted)) - 1]
 
     def context_tokens(self, step: int) -> int:
-        return sum(self._context(request, step) for request in self._requests.values())
+        return sum(self._context(request, step) for request in self.members)
 
     def growth(self, step: int) -> int:
-        return sum(self.request_growth(request, step) for request in self._requests.values())
+        return sum(self.request_growth(request, step) for request in self.members)
 
-    def request_growth(self, request: Request, step: int) -> int:
+    def request_growth(self, request: int, step: int) -> int:
         return self.blocks(request, step) - self.blocks(request, step - 1)
 
-    def blocks(self, request: Request, step: int) -> int:
-        if step <= request.start_step:
-            return -(-request.prefill_tokens // self.block_size)
+    def blocks(self, request: int, step: int) -> int:
+        if step <= self.members[request][2]:
+            return -(-self._context_tokens[request] // self.block_size)
         return -(-(self._context(request, step) + self.tokens_per_step) // self.block_size)
 
     def most_blocks(self, prompt_tokens: int, output_tokens: int) -> int:
         draft = self.tokens_per_step if output_tokens > 1 else 1
         return -(-(prompt_tokens + max(output_tokens - 2, 0) + draft) // self.block_size)
 
-    def emitted(self, request: Request, step: int) -> int:
-        emitted = self._emitted[request.index]
-        return 1 + emitted[min(step - request.start_step, len(emitted)) - 1]
+    def emitted(self, request: int, step: int) -> int:
+        emitted = self._emitted[request]
+        return 1 + emitted[min(step - self.members[request][2], len(emitted)) - 1]

@@ -14,22 +14,18 @@ another one is idle: that time is nobody's GPU time.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from simlora.cluster.view import View
-from simlora.engines.request import Request
+from simlora.engines.base import NEVER_S
+from simlora.engines.epoch import open_alternating
+from simlora.engines.run_log import RunLog
+from simlora.engines.view import View
 from simlora.engines.vllm.lane_slots import Lane
-from simlora.engines.vllm.lanes import VllmLanes
+from simlora.engines.vllm.lanes import PipelineScheduler
+from simlora.engines.vllm.replica import VllmReplica
 from simlora.latency.overlap import PipelineTiming
 from simlora.latency.step import StepPlan
-from simlora.sim.clock import STEP_END, Clock
-from simlora.sim.epoch import open_sync
-from simlora.sim.log import PipelineLog
-from simlora.sim.replica import Replica
 
 
 class StagedLatency(Protocol):
@@ -53,12 +49,13 @@ class Flight(NamedTuple):
     preemptions: int
 
 
-class PipelineReplica(Replica):
-    """Drives VllmLanes batch by batch; nothing is coalesced."""
+class PipelineReplica(VllmReplica):
+    """Drives a PipelineScheduler batch by batch; nothing is coalesced."""
 
-    def __init__(self, index: int, engine: VllmLanes, latency: Any, clock: Clock, coalesce: bool = True) -> None:
-        """latency: a StepLatency that is a StagedLatency. coalesce: without effect."""
-        super().__init__(index, engine, latency, clock, coalesce)
+    def __init__(self, index: int, engine: PipelineScheduler, latency: Any) -> None:
+        """latency: a StepLatency that is a StagedLatency."""
+        super().__init__(index, engine, latency)
+        self.log = RunLog(len(engine.lanes))
         self.lanes_engine = engine
         self.staged: StagedLatency = latency
         self._stages_s = [0.0] * len(engine.lanes)
@@ -66,11 +63,8 @@ class PipelineReplica(Replica):
         self.flights: deque[Flight] = deque()
         self._free_s = 0.0
         """Until then the loop plans the last batch."""
-        self._next_s = 0.0
-        """When the loop goes on; meaningful with batches in flight."""
         self._looks = False
-        """Then it looks for another batch to plan; else it takes the oldest one."""
-        self._lane_of_row, self._token_gaps = array("q"), array("d")
+        """At next_s it looks for another batch to plan; else it takes the oldest one."""
         self._row_start_s = self._counted_s = 0.0
         self._areas = [0.0] * 5
         """Integrals since the row's start: requests inside, and those waiting by reason."""
@@ -78,7 +72,8 @@ class PipelineReplica(Replica):
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
-    def enqueue(self, request: Request, now_s: float) -> None:
+    def enqueue(self, request: int, now_s: float) -> None:
+        self.advance(now_s)
         if not self.accepts(request, now_s):
             return
         self.engine.enqueue(request, now_s)
@@ -90,30 +85,20 @@ class PipelineReplica(Replica):
             return
         self._row_start_s = self._counted_s = now_s
         self._free_s, self._looks = now_s, True
-        self._go_on(now_s)
+        self._play(now_s, now_s)
 
     # --- the engine's loop --------------------------------------------------------------------------------------
 
-    def _continue(self, event: Any) -> None:
-        if event.value == self._generation:
-            self._go_on(self._next_s)
-
-    def _go_on(self, now_s: float) -> None:
-        """One turn of the loop after the other, until another event comes first."""
-        while True:
+    def _play(self, now_s: float, until_s: float) -> None:
+        """One turn of the loop after the other."""
+        while now_s <= until_s:
             if self.before_change is not None:
                 self.before_change(self, now_s)
             self.now_s = now_s
             if not self._looks:
                 self._take_oldest(now_s)
             self._look(now_s)
-            if not self.flights:
-                return
-            now_s = self._next_s
-            if now_s > self.clock.peek():
-                self._generation += 1
-                self.clock.at(now_s, STEP_END, self._continue, self._generation)
-                return
+            now_s = self.next_s
 
     def _look(self, now_s: float) -> None:
         """Plan a batch, if there is one, and decide what the loop does next."""
@@ -123,26 +108,27 @@ class PipelineReplica(Replica):
         if plan is not None:
             self._send(plan, now_s)
         for request in engine.preempted:
-            request.preempted_at_s = now_s
-        self._counts = (float(engine.inside()), *map(float, engine.waiting_by_reason()))
+            self.requests.preempted_at_s[request] = now_s
+        self._counts = (float(engine.num_running()), *map(float, engine.waiting_by_reason()))
         if plan is not None and self.on_boundary is not None:
             self.on_boundary(self, now_s)
         if not self.flights:
+            self.next_s = NEVER_S
             return
         oldest_s = self.flights[0].done_s
         self._looks = plan is not None and len(self.flights) < len(self._stages_s) and oldest_s > self._free_s
-        self._next_s = self._free_s if self._looks else max(oldest_s, self._free_s)
+        self.next_s = self._free_s if self._looks else max(oldest_s, self._free_s)
 
     def _send(self, plan: StepPlan, now_s: float) -> None:
         """Put the batch into the stages."""
         engine, timing = self.lanes_engine, self.staged.price_stages(plan)
         for request, (_, rank, tier) in zip(engine.loading, plan.loads, strict=False):
-            request.load_s += self.staged.load_s(rank, tier)
+            self.requests.load_s[request] += self.staged.load_s(rank, tier)
         arrives_s = now_s
         for index, stage in enumerate(timing.stages):
             if index:
                 arrives_s += timing.transfer_s
-            arrives_s = open_sync(max(arrives_s, self._stages_s[index]), stage).first_s
+            arrives_s = open_alternating(max(arrives_s, self._stages_s[index]), stage).first_s
             self._stages_s[index] = arrives_s
         if not self.flights:
             self._row_start_s = self._counted_s = now_s
@@ -157,13 +143,13 @@ class PipelineReplica(Replica):
         flight, engine = self.flights.popleft(), self.lanes_engine
         self._count(now_s)
         self._record_batch(flight, now_s)
-        running = engine.inside()
+        running = engine.num_running()
         first, finished = engine.commit(1, now_s)
         if first or finished:
             self._running = running
             self._deliver(first, finished, now_s)
         for request in engine.detached:
-            request.preempted_at_s = now_s
+            self.requests.preempted_at_s[request] = now_s
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -190,27 +176,23 @@ class PipelineReplica(Replica):
         host, load = sum(s.host_s + s.sync_s for s in stages), sum(s.load_s for s in stages)
         prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
         padded = lora_tokens * rank
-        self.runs.extend((
+        self.log.values.extend((
             start_s, span_s, count, 0.0, 0.0, 1,
             count, len(prefills), tokens - count * engine.tokens_per_decode, context, inside, *waiting, adapters,
-            engine.used_blocks(), host, load, base, attention, lora, collective,
+            engine.kv.total - engine.kv.free, host, load, base, attention, lora, collective,
             (padded - flight.rank_tokens) / padded if padded else 0.0, flight.preemptions,
         ))  # fmt: skip
-        self._lane_of_row.append(engine.lanes.index(flight.lane))
-        self._token_gaps.append(end_s - flight.lane.returned_s if count else span_s)
-        self.num_runs += 1
-        for term in stages[0].extrapolated:
-            self.extrapolated_s[term] = self.extrapolated_s.get(term, 0.0) + span_s
+        self.log.lane.append(engine.lanes.index(flight.lane))
+        self.log.token_gap_s.append(end_s - flight.lane.returned_s if count else span_s)
+        self.log.count += 1
+        if outside := stages[0].extrapolated:
+            self.log.outside_s[outside] = self.log.outside_s.get(outside, 0.0) + span_s
         self._row_start_s = self._counted_s = end_s
         self._areas = [0.0] * 5
 
-    def pipeline_log(self) -> PipelineLog:
-        """What the rows alone do not tell."""
-        return PipelineLog(len(self._stages_s), np.array(self._lane_of_row, np.int64), np.array(self._token_gaps))
-
     # --- views --------------------------------------------------------------------------------------------------
 
-    def advance_to(self, now_s: float) -> None:
+    def cut(self, now_s: float) -> None:
         """Nothing is coalesced: the state is that of now."""
 
     def view_at(self, time_s: float) -> View:
