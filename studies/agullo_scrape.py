@@ -99,7 +99,7 @@ class Scraper:
         if version != self._version:
             self._version = version
             self._running = frozenset(engine.slots.active)
-            self._left = frozenset(engine.requests.adapter[request] for request in engine.waiting)
+            self._left = frozenset(engine.waiting.adapters())
             self._add(self._running, self._left)
         self._scrape(now_s)
 

@@ -181,6 +181,12 @@ class WaitingQueue:
             self._index()
             self._frontier = max(self._frontier, self._keys[request])
 
+    def adapters(self) -> set[int]:
+        """Adapters that somebody waits for, base included."""
+        if self._indexed:
+            return {adapter for adapter, queue in self._queues.items() if queue}
+        return {self._adapter[request] for request in self._line}
+
     def __iter__(self) -> Iterator[int]:
         """All waiting requests in order (slow; for checks and the end of a run)."""
         if not self._indexed:
