@@ -10,23 +10,23 @@ from setuptools import setup
 
 HOT_PATH = [
     "simlora/engines/vllm/adapter_slots.py",
-    "simlora/engines/decode_batch.py",
-    "simlora/engines/vllm/held_queue.py",
+    "simlora/engines/vllm/batch.py",
     "simlora/engines/vllm/kv_blocks.py",
     "simlora/engines/vllm/lane_slots.py",
-    "simlora/engines/vllm/prefix_cache.py",
-    "simlora/engines/request.py",
-    "simlora/engines/vllm/speculative.py",
-    "simlora/engines/vllm/engine.py",
     "simlora/engines/vllm/lanes.py",
     "simlora/engines/vllm/overlap.py",
-    "simlora/engines/vllm/ranks.py",
+    "simlora/engines/vllm/pipeline.py",
+    "simlora/engines/vllm/prefix_cache.py",
+    "simlora/engines/vllm/replica.py",
+    "simlora/engines/vllm/scheduler.py",
+    "simlora/engines/vllm/speculative.py",
     "simlora/engines/vllm/waiting.py",
+    "simlora/engines/decode_batch.py",
+    "simlora/engines/epoch.py",
+    "simlora/engines/request_columns.py",
+    "simlora/engines/run_log.py",
     "simlora/latency/step.py",
     "simlora/memory/residents.py",
-    "simlora/sim/epoch.py",
-    "simlora/sim/pipeline.py",
-    "simlora/sim/replica.py",
 ]
 
 ext_modules = []

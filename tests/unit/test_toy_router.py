@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from pydantic import Field
-from simlora.cluster.view import View
 
 from simlora.cluster.router import Decision, NamedRouter, Send
 from simlora.engines.inputs import Inputs
 from simlora.engines.request import Request
+from simlora.engines.view import View
 from simlora.errors import ConfigError
 from simlora.scenario.cluster import ROUTERS, RouterConfig
 from simlora.scenario.load import scenario_from_dict
