@@ -185,7 +185,7 @@ class StepLatency:
 
     def price_table(self) -> PriceTable | None:
         """The parts of `price`, for steps without copies beside them; None where host and GPU alternate."""
-        if self._rules.alternates:
+        if self.profile.overlap == "alternating":
             return None
         return PriceTable(
             self._cache, self._price_fixed, self.load_s, self._decode_token_s, self._request_s, self._pair_s,

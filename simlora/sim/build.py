@@ -13,6 +13,7 @@ from simlora.engines.pricing import scenario_latency
 from simlora.engines.registry import engine_spec
 from simlora.engines.request import Request, Requests
 from simlora.engines.request_columns import RequestColumns
+from simlora.latency.store import calibration_sha256
 from simlora.scenario.cluster import router_class
 from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
