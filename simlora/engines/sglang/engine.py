@@ -356,7 +356,7 @@ def _tokens(engine: SglangEngine) -> Iterator[tuple[str, str]]:
         if request.computed < request.prefill_tokens:
             held += request.computed
         else:
-            held += engine.decodes.blocks(request, max(engine.step, request.start_step))
+            held += engine.blocks_after(request, max(engine.step, request.start_step))
     total = engine.limits.kv_tokens
     if engine.free < 0:
         yield "INV-3", f"{engine.free} free KV tokens"

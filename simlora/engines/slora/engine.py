@@ -257,7 +257,7 @@ def _violations(engine: SloraEngine) -> Iterator[tuple[str, str]]:
     wrong = pool.check()
     if wrong is not None:
         yield "INV-3", wrong
-    held = sum(engine.decodes.blocks(request, max(step, request.start_step)) for request in engine.running.values())
+    held = sum(engine.blocks_after(request, max(step, request.start_step)) for request in engine.running.values())
     if held != pool.used_kv:
         yield "INV-3", f"requests hold {held} units, the pool counts {pool.used_kv}"
     for request in engine.running.values():
