@@ -26,11 +26,11 @@ def compare(
     check: Annotated[bool, typer.Option("--check", help="Verify the invariants at every step")] = False,
 ) -> None:
     """Play one scenario on several engines: cost, latency, and why they differ."""
-    from simlora.engines.registry import PUBLISHED
     from simlora.plan.compare import as_json, compare_engines
     from simlora.plan.variants import DEDICATED
     from simlora.report.comparison import comparison_tables, comparison_texts, json_text
     from simlora.results.atomic_write import check_writable, write_texts, write_whole
+    from simlora.scenario.engines import PUBLISHED
 
     every = (*PUBLISHED, DEDICATED)
     names = list(every) if engines is None else [name.strip() for name in engines.split(",") if name.strip()]

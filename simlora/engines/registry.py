@@ -1,33 +1,16 @@
-"""Which engines there are: one line for each kind, imported when it is first asked for."""
+"""From the kind of an engine to all that is known of it, imported when it is first asked for."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from types import MappingProxyType
 
 from simlora.engines.spec import EngineSpec
-
-SPECS: MappingProxyType[str, str] = MappingProxyType(
-    {
-        "vllm": "vllm.spec:SPEC",
-        "slora": "slora.spec:SPEC",
-        "lorax": "lorax.spec:SPEC",
-        "punica": "punica.spec:SPEC",
-        "sglang": "sglang.spec:SPEC",
-        "grouped": "baselines.spec:GROUPED",
-        "sequential": "baselines.spec:SEQUENTIAL",
-        "merged-swap": "baselines.spec:MERGED_SWAP",
-    }
-)
-"""Kind -> module in engines/ and name of its EngineSpec there."""
-PUBLISHED = tuple(kind for kind, place in SPECS.items() if not place.startswith("baselines."))
-"""All but the naive baselines."""
+from simlora.scenario.base import found
+from simlora.scenario.engines import engine_config
 
 
 @cache
 def engine_spec(kind: str) -> EngineSpec:
-    """The spec of that kind. Raises KeyError for an unknown kind."""
-    module, _, name = SPECS[kind].partition(":")
-    found: EngineSpec = getattr(import_module(f"simlora.engines.{module}"), name)
-    return found
+    """The spec that the kind's settings name. Raises KeyError for an unknown kind."""
+    spec: EngineSpec = found(engine_config(kind).spec)
+    return spec

@@ -7,7 +7,7 @@ from typing import Any
 
 from simlora.engines.registry import engine_spec
 from simlora.errors import ConfigError
-from simlora.scenario.engines import ENGINES
+from simlora.scenario.engines import ENGINES, engine_config
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 
@@ -46,13 +46,13 @@ def variant(scenario: Scenario, kind: str) -> Scenario:
 
 def _carried(scenario: Scenario, kind: str) -> dict[str, Any]:
     """The engine section for another kind."""
-    fields, spec, own = ENGINES[kind].model_fields, engine_spec(kind), engine_spec(scenario.engine.kind)
+    fields, spec, own = engine_config(kind).model_fields, engine_spec(kind), engine_spec(scenario.engine.kind)
     given: Mapping[str, Any] = scenario.raw.get("engine", {})
     engine = {key: value for key, value in given.items() if key in SHARED_KEYS and key in fields}
     engine |= {"kind": kind, "max_model_len": scenario.engine.max_model_len}
     if not (spec.limits.queue_counts or own.limits.queue_counts) and given.get(own.limits.seqs) is not None:
         engine[spec.limits.seqs] = given[own.limits.seqs]
     engine |= spec.with_places(scenario, own.places(scenario))
-    if "gpu_memory_utilization" in fields and "gpu_memory_utilization" in ENGINES[scenario.engine.kind].model_fields:
+    if "gpu_memory_utilization" in fields and "gpu_memory_utilization" in type(scenario.engine).model_fields:
         engine.setdefault("gpu_memory_utilization", scenario.engine.gpu_memory_utilization)
     return {key: value for key, value in engine.items() if key in fields}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -84,11 +86,36 @@ def auto(description: str, **constraints: Any) -> Any:
     return Field(default=None, description=description, **constraints)
 
 
+def by_kind(table: Mapping[str, str], described: Callable[[str], type[Config]], default: str) -> BeforeValidator:
+    """Reads a mapping as the model that its `kind` stands for in the table; stands before a field of their base class.
+
+    A union would need all models at import; here a kind is added by an entry, and read when a scenario names it.
+
+    Args:
+        table: kind -> what `described` finds the model by.
+        default: the kind that may be left out.
+    """
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kind = default if data.get("kind") is None else data["kind"]
+        *names, last = table
+        if kind not in [*names, last]:
+            raise WrongValueError("kind", kind, f"must be one of: {', '.join(names)} or {last}")
+        return read_as(described(kind), data)
+
+    return BeforeValidator(read)
+
+
+def found(place: str) -> Any:
+    """The object at "module:name", imported only now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
 _MAX_VALUE = 80
 """Longest value shown in full, in characters."""
-
-DEFAULT_ENGINE = "vllm"
-"""The one kind that may be left out."""
 
 _TYPES = {
     "int_type": "must be a whole number",
@@ -157,7 +184,7 @@ def _key_path(location: tuple[int | str, ...], data: Any) -> list[str]:
     path: list[str] = []
     entered = False  # a tag can only follow the key that was just entered
     for part in location:
-        if isinstance(data, dict) and entered and part == (data.get("kind") or DEFAULT_ENGINE):
+        if isinstance(data, dict) and entered and part == data.get("kind"):
             entered = False
             continue
         entered = True

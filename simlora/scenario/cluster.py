@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from simlora.scenario.base import Config, WrongValueError, read_as
+from simlora.scenario.base import Config, by_kind, found
 
 ROUTERS = {
     "round-robin": "simlora.cluster.router:RoundRobin",
@@ -55,20 +54,17 @@ class RouterClass(Protocol):
 
 def router_class(kind: str) -> Any:
     """The RouterClass of that name. Raises KeyError."""
-    module, _, name = ROUTERS[kind].partition(":")
-    return getattr(import_module(module), name)
+    return found(ROUTERS[kind])
 
 
-def _with_its_options(data: Any) -> Any:
-    """A mapping read as the options of the router that it names."""
-    if not isinstance(data, dict):
-        return data
-    given = {key: value for key, value in data.items() if value is not None}
-    kind = given.get("kind", RouterConfig().kind)
-    *names, last = ROUTERS
-    if kind not in [*names, last]:
-        raise WrongValueError("kind", kind, f"must be one of: {', '.join(names)} or {last}")
-    return read_as(router_class(kind).Options, given)
+def _options(kind: str) -> type[RouterConfig]:
+    described: RouterClass = router_class(kind)
+    return described.Options
+
+
+def _given(data: Any) -> Any:
+    """Without keys that are null: earlier versions wrote those of every router."""
+    return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class DedicatedConfig(Config):
@@ -91,7 +87,7 @@ class ClusterConfig(Config):
         "own, the adapter merged into its weights and LoRA off",
     )
     replicas: int = Field(default=1, ge=1, le=10_000, description="Number of replicas (shared)")
-    router: Annotated[SerializeAsAny[RouterConfig], BeforeValidator(_with_its_options)] = Field(
-        default=ScrapingConfig(), description="Router in front of them (shared)"
-    )
+    router: Annotated[
+        SerializeAsAny[RouterConfig], by_kind(ROUTERS, _options, "round-robin"), BeforeValidator(_given)
+    ] = Field(default=ScrapingConfig(), description="Router in front of them (shared)")
     dedicated: DedicatedConfig = Field(default=DedicatedConfig(), description="Deployments (dedicated)")

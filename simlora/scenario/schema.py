@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
+from pydantic.json_schema import models_json_schema
+
 from simlora.scenario import gpu
+from simlora.scenario.base import Config
 from simlora.scenario.cluster import ROUTERS, RouterConfig, router_class
+from simlora.scenario.engines import ENGINES, engine_config
+from simlora.scenario.engines.base import EngineBase
 from simlora.scenario.model import MODELS
 from simlora.scenario.root import Scenario
 
@@ -19,6 +25,7 @@ def json_schema() -> dict[str, Any]:
     Rules between keys are not in it; load_scenario checks them.
     """
     schema = Scenario.model_json_schema(mode="validation")
+    schema["properties"]["engine"]["anyOf"] = _engines(schema["$defs"])
     schema["$defs"]["ClusterConfig"]["properties"]["router"]["anyOf"] = _routers(schema["$defs"])
     for definition in schema["$defs"].values():
         _allow_null(definition)
@@ -50,21 +57,33 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": TITLE, **_plain(schema)}
 
 
+def _engines(definitions: dict[str, Any]) -> list[dict[str, str]]:
+    del definitions[EngineBase.__name__]
+    return _references(definitions, [engine_config(kind) for kind in ENGINES])
+
+
 def _routers(definitions: dict[str, Any]) -> list[dict[str, str]]:
-    """References to each router's options, which are added to the definitions."""
+    """Routers with the same options share a definition, in which each is described."""
     del definitions[RouterConfig.__name__]
     kinds: dict[type[RouterConfig], list[str]] = {}
     for name in ROUTERS:
         kinds.setdefault(router_class(name).Options, []).append(name)
+    references = _references(definitions, list(kinds))
     for options, names in kinds.items():
-        definition = options.model_json_schema(mode="validation")
+        definition = definitions[options.__name__]
         helps = [f"{name}: {_first_paragraph(router_class(name))}" for name in names]
         definition["properties"]["kind"] |= {"enum": names, "description": " ".join(helps)}
         if RouterConfig().kind not in names:
             definition["required"] = ["kind"]
             del definition["properties"]["kind"]["default"]
-        definitions[options.__name__] = definition
-    return [{"$ref": f"#/$defs/{options.__name__}"} for options in kinds]
+    return references
+
+
+def _references(definitions: dict[str, Any], models: Sequence[type[Config]]) -> list[dict[str, str]]:
+    """References to the models of a table, which are added to the definitions."""
+    _, joined = models_json_schema([(model, "validation") for model in models])
+    definitions |= joined["$defs"]
+    return [{"$ref": f"#/$defs/{model.__name__}"} for model in models]
 
 
 def _first_paragraph(described: type) -> str:

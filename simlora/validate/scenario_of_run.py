@@ -18,8 +18,7 @@ from simlora.latency.store import shipped
 from simlora.runs.recorded import RecordedRun
 from simlora.runs.run_file import SERVER, RunFile
 from simlora.scenario import vllm_args
-from simlora.scenario.engines import ENGINES
-from simlora.scenario.engines.vllm import VllmConfig
+from simlora.scenario.engines import ENGINES, engine_config
 from simlora.scenario.gpu import GPUS, builtin_gpu
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
@@ -114,7 +113,7 @@ def _engine(recorded: RecordedRun) -> dict[str, Any]:
 
 def _modelled(flags: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
     """The recorded flags without those that do not matter to timing."""
-    kept, fields = {}, ENGINES.get(kind, VllmConfig).model_fields
+    kept, fields = {}, engine_config(kind if kind in ENGINES else VLLM).model_fields
     for key, value in flags.items():
         flag = key.replace("_", "-")
         if key in fields:

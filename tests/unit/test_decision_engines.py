@@ -11,7 +11,7 @@ from simlora.plan.decision import decide
 from simlora.report.decision import change_label
 from simlora.results.shares import CATEGORIES
 from simlora.results.summary import summarize
-from simlora.scenario.engines import ENGINES
+from simlora.scenario.engines import ENGINES, engine_config
 from simlora.scenario.load import changed, scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.sim.build import build_inputs
@@ -47,7 +47,7 @@ def test_every_proposal_is_a_key_of_the_engine_and_is_allowed(kind: str) -> None
     for share in CATEGORIES:
         for changes in candidates(item, lost(0.5, **{share: 1.0})):
             for key in changes:
-                assert key == "cluster.replicas" or key.split(".")[1] in ENGINES[kind].model_fields
+                assert key == "cluster.replicas" or key.split(".")[1] in engine_config(kind).model_fields
             after = changed(item, changes)
             assert any(value_of(after, key) != value_of(item, key) for key in changes)
 

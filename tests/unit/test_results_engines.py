@@ -16,7 +16,7 @@ from simlora.results.health import resource_name
 from simlora.results.measured import Measured
 from simlora.results.own_run import run_description
 from simlora.results.summary import summarize
-from simlora.scenario.engines import ENGINES
+from simlora.scenario.engines import ENGINES, engine_config
 from simlora.scenario.load import scenario_from_dict
 from simlora.sim.build import build_inputs
 from simlora.sim.log import SimulationLog
@@ -87,7 +87,7 @@ def test_a_run_replays_without_error(name: str, tmp_path: Path) -> None:
 def test_run_json_holds_every_setting(kind: str) -> None:
     log = played("punica", engine={"kind": kind})
     run = run_description(Measured(log))
-    assert set(run["engine"]) == set(ENGINES[kind].model_fields) and run["engine"]["kind"] == kind
+    assert set(run["engine"]) == set(engine_config(kind).model_fields) and run["engine"]["kind"] == kind
     assert run["resolved"]["max_num_seqs"] == log.scenario.engine.max_num_seqs
     assert run["resolved"]["num_gpu_blocks"] == log.replicas[0].kv_blocks + (kind == "vllm")
     assert run["resolved"]["block_size"] == log.replicas[0].block_size

@@ -10,8 +10,8 @@ import pytest
 
 from simlora.errors import ConfigError
 from simlora.scenario import vllm_args as flags
-from simlora.scenario.engines import VllmConfig
 from simlora.scenario.engines.base import AdapterLoading
+from simlora.scenario.engines.vllm import VllmConfig
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 from simlora.scenario.vllm_args import scenario_from_vllm_args

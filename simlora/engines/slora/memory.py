@@ -103,7 +103,8 @@ class PoolGeometry:
 def pool_geometry(scenario: Scenario) -> PoolGeometry:
     """The pool of a scenario with engine kind slora."""
     engine = scenario.engine
-    return PoolGeometry(scenario.model_spec, engine.tensor_parallel_size, engine.page)  # type: ignore[union-attr]
+    assert isinstance(engine, SloraConfig)
+    return PoolGeometry(scenario.model_spec, engine.tensor_parallel_size, engine.page)
 
 
 def slora_ledger(inputs: MemoryInputs) -> EngineLedger:

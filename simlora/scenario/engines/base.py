@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -38,6 +38,47 @@ class EngineBase(Config):
     kernels: KernelFamily = auto("LoRA kernels; null: the engine's own")
     adapter_loading: AdapterLoading = Field(default=AdapterLoading(), description="How adapters reach the GPU")
 
+    if TYPE_CHECKING:  # what every engine has besides: fields, or properties and constants that say it in its own terms
+
+        @property
+        def version(self) -> str: ...
+        @property
+        def max_loras(self) -> int: ...
+        @property
+        def max_lora_rank(self) -> int: ...
+        @property
+        def max_cpu_loras(self) -> int: ...
+        @property
+        def max_num_seqs(self) -> int: ...
+        @property
+        def max_num_batched_tokens(self) -> int: ...
+        @property
+        def block_size(self) -> int: ...
+        @property
+        def gpu_memory_utilization(self) -> float: ...
+        @property
+        def async_scheduling(self) -> bool: ...
+        @property
+        def enable_chunked_prefill(self) -> bool: ...
+        @property
+        def enable_prefix_caching(self) -> bool: ...
+        @property
+        def enforce_eager(self) -> bool: ...
+        @property
+        def eviction(self) -> str: ...
+        @property
+        def fully_sharded_loras(self) -> bool: ...
+        @property
+        def specialize_active_lora(self) -> bool: ...
+        @property
+        def lora_target_modules(self) -> str: ...
+        @property
+        def num_gpu_blocks_override(self) -> int | None: ...
+        @property
+        def speculative(self) -> Any: ...
+
+    spec: ClassVar[str]
+    """Where the engine's EngineSpec is found, "module:name"."""
     registered_on_gpu: ClassVar[bool] = True
     """Registering adapters before the run (adapters.preload) brings the last ones to the GPU as well."""
 
@@ -68,12 +109,7 @@ class EngineBase(Config):
 
 
 class PublishedEngine(EngineBase):
-    """An engine as its paper or repository describes it, in one version; what vLLM has and it has not is constant.
-
-    Besides these, every engine has max_loras, max_lora_rank, max_cpu_loras, max_num_seqs, max_num_batched_tokens,
-    block_size, gpu_memory_utilization, async_scheduling, enable_chunked_prefill, enforce_eager and eviction, as fields
-    or properties: what they come to in its own terms.
-    """
+    """An engine as its paper or repository describes it, in one version; what vLLM has and it has not is constant."""
 
     version: ClassVar[str] = "published"
     fully_sharded_loras: ClassVar[bool] = False

@@ -70,6 +70,7 @@ def buffers() -> Any:
 class GroupedConfig(NaiveConfig):
     """One adapter per batch."""
 
+    spec: ClassVar[str] = "simlora.engines.baselines.spec:GROUPED"
     kind: Literal["grouped"] = Field(default="grouped", description="Serving engine")
     switch_after: int = switch_after()
     max_loras: int = buffers()
@@ -82,6 +83,7 @@ class GroupedConfig(NaiveConfig):
 class MergedSwapConfig(NaiveConfig):
     """No LoRA kernels at all."""
 
+    spec: ClassVar[str] = "simlora.engines.baselines.spec:MERGED_SWAP"
     kind: Literal["merged-swap"] = Field(default="merged-swap", description="Serving engine")
     switch_after: int = switch_after(" (S-LoRA's `peft`: 30)")
 
@@ -97,6 +99,7 @@ class MergedSwapConfig(NaiveConfig):
 class SequentialConfig(NaiveConfig):
     """All adapters in one batch."""
 
+    spec: ClassVar[str] = "simlora.engines.baselines.spec:SEQUENTIAL"
     kind: Literal["sequential"] = Field(default="sequential", description="Serving engine")
     max_loras: int = buffers()
 

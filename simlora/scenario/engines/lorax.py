@@ -15,6 +15,7 @@ from simlora.scenario.sections import Sections
 class LoraxConfig(PublishedEngine):
     """One LoRAX deployment, by the launcher's names and defaults."""
 
+    spec: ClassVar[str] = "simlora.engines.lorax.spec:SPEC"
     kind: Literal["lorax"] = Field(default="lorax", description="Serving engine")
     waiting_served_ratio: float = Field(
         default=1.2, ge=0, description="Waiting over running requests that a prefill needs"

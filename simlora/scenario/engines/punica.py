@@ -25,6 +25,7 @@ PUNICA_RANKS = (16, 32, 64, 96, 128)
 class PunicaConfig(PublishedEngine):
     """One Punica GPU."""
 
+    spec: ClassVar[str] = "simlora.engines.punica.spec:SPEC"
     kind: Literal["punica"] = Field(default="punica", description="Serving engine")
     max_batch_size: int = Field(default=32, ge=1, le=65_536, description="Requests that run together")
     block_size: Literal[16, 32, 64] = Field(default=16, description="Tokens in a KV page")

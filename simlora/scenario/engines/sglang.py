@@ -30,6 +30,7 @@ _handle_gpu_memory_settings`, March 2026."""
 class SglangConfig(PublishedEngine):
     """One SGLang server, by the names of its own command line."""
 
+    spec: ClassVar[str] = "simlora.engines.sglang.spec:SPEC"
     kind: Literal["sglang"] = Field(default="sglang", description="Serving engine")
     max_loras_per_batch: int = Field(default=8, ge=1, le=4096, description="Slots, the base model's included")
     max_lora_rank: int = auto("Rank that slots are sized for; null: the largest of the adapters", ge=1, le=512)

@@ -27,6 +27,7 @@ ARTIFACT_RANKS = (8, 16, 32, 64, 128)
 class SloraConfig(PublishedEngine):
     """One S-LoRA replica, by the names of its own command line. Fields that are null take its defaults."""
 
+    spec: ClassVar[str] = "simlora.engines.slora.spec:SPEC"
     kind: Literal["slora"] = Field(default="slora", description="Serving engine")
     artifact: bool = Field(
         default=False,

@@ -6,7 +6,7 @@ Each rule raises one WrongValueError.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -31,6 +31,7 @@ class Speculative(Config):
 class VllmConfig(EngineBase):
     """One replica. Fields that are null take vLLM's default for the version, model and GPU, and hold it once loaded."""
 
+    spec: ClassVar[str] = "simlora.engines.vllm.spec:SPEC"
     kind: Literal["vllm"] = Field(default="vllm", description="Serving engine")
     version: str = Field(
         default="0.20",
