@@ -15,7 +15,6 @@ DEDICATED = "dedicated"
 """One merged deployment per tenant: a topology of the cluster, compared like an engine."""
 MERGING = "vllm"
 """The engine of those deployments."""
-KINDS = (*ENGINES, DEDICATED)
 SHARED_KEYS = (
     "enable_lora", "tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "endpoint",
     "max_num_seqs", "gpu_memory_utilization", "block_size", "enforce_eager",
@@ -29,8 +28,9 @@ def variant(scenario: Scenario, kind: str) -> Scenario:
     Raises:
         ConfigError: the engine cannot serve it; the message says why.
     """
-    if kind not in KINDS:
-        raise ConfigError("<arguments>", "--engines", kind, f"names from: {', '.join(KINDS)}")
+    kinds = (*ENGINES, DEDICATED)
+    if kind not in kinds:
+        raise ConfigError("<arguments>", "--engines", kind, f"names from: {', '.join(kinds)}")
     raw = scenario.raw
     if kind == DEDICATED:
         raw["cluster"] = {"topology": DEDICATED, "dedicated": raw.get("cluster", {}).get("dedicated")}

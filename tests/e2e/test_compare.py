@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from test_cli import RUN_FILES, SUMMARY_KEYS, simlora
 
-from simlora.plan.variants import KINDS
+from simlora.plan.variants import DEDICATED
+from simlora.scenario.engines import ENGINES
+
+KINDS = (*ENGINES, DEDICATED)
 
 ENGINE = "{max_loras: 4, max_lora_rank: 16, max_cpu_loras: 12, max_num_seqs: 64}"
 FEW = f"""\

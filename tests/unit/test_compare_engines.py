@@ -11,9 +11,10 @@ import pytest
 
 from simlora.errors import ConfigError
 from simlora.plan.compare import as_json, compare_engines
-from simlora.plan.variants import DEDICATED, KINDS, variant
+from simlora.plan.variants import DEDICATED, variant
 from simlora.report.comparison import COLUMNS, cells, comparison_texts, html, markdown, verdict
 from simlora.results.atomic_write import check_writable, write_texts, write_whole
+from simlora.scenario.engines import ENGINES
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.root import Scenario
 
@@ -42,7 +43,7 @@ def comparison() -> Any:
     return compare_engines(scenario(), ["vllm", DEDICATED], check=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", (*ENGINES, DEDICATED))
 def test_every_variant_keeps_the_workload(kind: str) -> None:
     original, changed = scenario(), variant(scenario(), kind)
     assert changed.workload == original.workload and changed.model_spec == original.model_spec
@@ -59,7 +60,7 @@ def test_settings_carry_over_by_their_meaning() -> None:
     assert back.cluster.topology == "shared" and back.engine == scenario().engine
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("vllm", DEDICATED)])
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "vllm"])
 def test_vllm_gets_slots_that_serve_what_another_engine_serves(kind: str) -> None:
     """vLLM's own defaults (1 slot of rank 16) would refuse the adapters, or thrash."""
     given = scenario(engine={"kind": kind}, adapters={"count": 40, "ranks": {64: 1.0}})
