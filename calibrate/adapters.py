@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from simlora.latency.shapes import Linear, lora_linears
 from simlora.scenario.lora_modules import ALL_LINEAR, module_shape
 from simlora.scenario.model import ModelSpec
 
@@ -60,8 +59,3 @@ def slot_buffers(bench: Bench, model: ModelSpec, slot_rank: int, slots: int) -> 
         for layer in range(model.num_hidden_layers)
         for name, inputs, outputs in module_shapes(model)
     ]  # fmt: skip
-
-
-def adapter_linears(model: ModelSpec) -> tuple[Linear, ...]:
-    """The fused linears that an engine packs an adapter for."""
-    return lora_linears(model, 1, ALL_LINEAR)

@@ -127,8 +127,3 @@ def _write_json(path: Path, data: Any) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(data, indent=1) + "\n")
     part.replace(path)
-
-
-def read_calibration(folder: Path) -> Calibration:
-    """The calibration of a campaign folder."""
-    return Calibration.model_validate_json((folder / CALIBRATION).read_text())

@@ -51,7 +51,7 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 """Shares of a round's change that are tried until one brings the simulation closer to what was measured."""
 LEAST_GAIN = 0.01
 """A round that lowers the cost by a smaller share is the last."""
-NUDGE = 0.02
+NUDGE, SWEEPS = 0.02, 3
 """Relative step of the search that follows: at its limit a server shows which way is down only from close by."""
 LEAST_SENSITIVITY = 0.5
 """A group whose factor e moves all residuals together by less is not shown by the runs, and stays as it was."""
@@ -204,8 +204,12 @@ def _solve(problem: _Problem, before: Sequence[FitError], say: Progress) -> tupl
                 break
         if before_round - cost < LEAST_GAIN * cost:
             break
-    logs, cost = _nudged(problem, logs, cost)
-    say(f"factors nudged; cost {cost:.1f}")
+    for _ in range(SWEEPS):
+        logs, nudged = _nudged(problem, logs, cost)
+        gain, cost = cost - nudged, nudged
+        say(f"factors nudged; cost {cost:.1f}")
+        if gain < LEAST_GAIN * cost:
+            break
     return logs, jacobian
 
 

@@ -33,7 +33,7 @@ WIDTHS = {
 GAP_WIDTHS = {"itl_p50_s": 0.05, "itl_max_p50_s": 0.15}
 """Medians over requests of their median and of their longest gap between tokens. The longest is a step in which others'
 prompts are computed, which means over requests hardly show; above the median it is mostly a stall of the host."""
-SINGLE_WIDTHS = {DECODE: 0.03, PREFILL: 0.06, LOAD: 0.15}
+SINGLE_WIDTHS = {DECODE: 0.02, PREFILL: 0.06, LOAD: 0.15}
 QUEUED_TTFT_S = 0.5
 """From this measured mean TTFT on, requests queue, and TTFT tells little about the terms: widths are four times as
 large."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from simlora.latency.store import shipped
 from simlora.runs.recorded import RecordedRun
 from simlora.runs.run_file import SERVER, RunFile
 from simlora.scenario import vllm_args
-from simlora.scenario.engines import ENGINES, engine_config
+from simlora.scenario.engines import DEFAULT_KIND, ENGINES, engine_config
 from simlora.scenario.gpu import GPUS, builtin_gpu
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
@@ -38,10 +39,6 @@ class ReplayOptions:
 
 HOST_GIB = 1_000_000.0
 """The recorded server's host cache fitted, whatever its host's memory was."""
-
-VLLM = "vllm"
-PUBLISHED = frozenset(ENGINES) - {VLLM}
-"""Engines without versions, and with names of their own for their limits."""
 
 _RESOLVED = {
     "max_num_seqs": "max_num_seqs",
@@ -92,12 +89,13 @@ def _engine(recorded: RecordedRun) -> dict[str, Any]:
     run = recorded.run
     # A real server has LoRA off unless told otherwise; our own runs state every field.
     engine: dict[str, Any] = {"enable_lora": False, "endpoint": run.endpoint}
-    kind = str(run.engine.get("kind", VLLM) if run.server == SERVER else run.server)
-    engine["kind"] = kind
-    if run.server != SERVER and kind not in PUBLISHED:
+    engine["kind"] = kind = str(run.engine.get("kind", run.server) if run.server == SERVER else run.server)
+    # An unknown kind is refused with the scenario.
+    fields = engine_config(kind if kind in ENGINES else DEFAULT_KIND).model_fields
+    if run.server != SERVER and "version" in fields:
         engine["version"] = run.server_version
-    engine |= _modelled(run.engine, kind, recorded.source)
-    if kind in PUBLISHED:
+    engine |= _modelled(run.engine, fields, recorded.source)
+    if "version" not in fields:
         return engine  # its settings say all: what `resolved` holds of it has vLLM's names
     for key, field in _RESOLVED.items():
         value = getattr(run.resolved, key)
@@ -111,9 +109,9 @@ def _engine(recorded: RecordedRun) -> dict[str, Any]:
     return engine
 
 
-def _modelled(flags: dict[str, Any], kind: str, source: str) -> dict[str, Any]:
+def _modelled(flags: dict[str, Any], fields: Collection[str], source: str) -> dict[str, Any]:
     """The recorded flags without those that do not matter to timing."""
-    kept, fields = {}, engine_config(kind if kind in ENGINES else VLLM).model_fields
+    kept = {}
     for key, value in flags.items():
         flag = key.replace("_", "-")
         if key in fields:

@@ -20,8 +20,10 @@ from simlora.calibrate.grid import TINY, LoraSet, points  # noqa: E402
 from simlora.calibrate.measure_collectives import in_processes  # noqa: E402
 from simlora.calibrate.measure_lora import lora_steps  # noqa: E402
 from simlora.calibrate.plan import build_plan  # noqa: E402
-from simlora.calibrate.result import CALIBRATION, PLOTS, REPORT, read_calibration  # noqa: E402
+from simlora.calibrate.result import CALIBRATION, PLOTS, REPORT  # noqa: E402
 from simlora.calibrate.samples import PROGRESS, PROVENANCE, SAMPLES, CampaignFolder  # noqa: E402
+
+from simlora.latency.store import load_calibration  # noqa: E402
 
 if not triton.knobs.runtime.interpret:
     pytest.skip("needs TRITON_INTERPRET=1: Triton has no GPU here", allow_module_level=True)
@@ -65,7 +67,7 @@ def test_kernels_that_are_not_installed_are_skipped_with_a_reason(campaign: Path
 
 
 def test_results_are_written_and_say_that_the_run_was_dry(campaign: Path) -> None:
-    calibration = read_calibration(campaign)
+    calibration = load_calibration(str(campaign / CALIBRATION))
     assert any("dry run" in note for note in calibration.notes) and any("Python loop" in n for n in calibration.notes)
     assert calibration.terms.operators.basis == "measured"
     report = json.loads((campaign / REPORT).read_text())
@@ -76,9 +78,9 @@ def test_results_are_written_and_say_that_the_run_was_dry(campaign: Path) -> Non
 
 
 def test_samples_can_be_fitted_again_without_measuring(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit_only(campaign).calibration == read_calibration(campaign)
+    assert fit_only(campaign).calibration == load_calibration(str(campaign / CALIBRATION))
     assert main(["--out", str(campaign), "--fit-only", "--name", "another"]) == 0
-    assert "(another)" in capsys.readouterr().out and read_calibration(campaign).id == "another"
+    assert "(another)" in capsys.readouterr().out and load_calibration(str(campaign / CALIBRATION)).id == "another"
 
 
 @pytest.mark.parametrize("family", ["padded", "bgmv"])
