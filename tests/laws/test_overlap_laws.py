@@ -20,8 +20,8 @@ from support.naive_overlap import NaiveOverlap, NaiveOverlapReplica
 from support.naive_tiers import NaiveTiers
 
 from simlora.engines.active_adapters import ActiveAdapters
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request_columns import RequestColumns
-from simlora.engines.side_copies import SideCopies
 from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.overlap import OverlappedScheduler
 from simlora.engines.vllm.prefix_cache import PrefixCache
@@ -61,14 +61,14 @@ def slot_cases(**kw: Any) -> st.SearchStrategy[Case]:
 
 
 def copies() -> CopyEngine:
-    return CopyEngine(LINKS, device_link="host")
+    return CopyEngine(LINKS)
 
 
 def engine_of(
     case: Case, prefetch: bool, requests: RequestColumns, tiers: AdapterTiers | None = None
 ) -> OverlappedScheduler:
     tiers = tiers or make_tiers(case.limits, case.host, case.remote)
-    return OverlappedScheduler(case.limits, requests, tiers, SideCopies(copies(), stages, "host"), prefetch)
+    return OverlappedScheduler(case.limits, requests, tiers, OverlapLoading(copies(), stages), prefetch)
 
 
 def naive_of(case: Case, prefetch: bool) -> NaiveOverlapReplica:
@@ -124,7 +124,7 @@ def test_coalesced_as_step_by_step(case: Case, prefetch: bool, replicas: int) ->
 def test_coalesced_as_step_by_step_with_rounded_times(case: Case, prefetch: bool) -> None:
     def make(requests: RequestColumns) -> OverlappedScheduler:
         tiers = make_tiers(case.limits, case.host, case.remote)
-        side = SideCopies(CopyEngine(dict.fromkeys(LINKS, 1.1e6), device_link="host"), stages, "host")
+        side = OverlapLoading(CopyEngine(dict.fromkeys(LINKS, 1.1e6)), stages)
         return OverlappedScheduler(case.limits, requests, tiers, side, prefetch, ranks=ActiveAdapters())
 
     assert_modes_agree(make, case.requests, FakeLatency())
@@ -151,7 +151,7 @@ def test_coalesced_as_step_by_step_with_prefix_caching(
     size = case.limits.block_size
 
     def make(requests: RequestColumns) -> OverlappedScheduler:
-        side = SideCopies(copies(), stages, "host")
+        side = OverlapLoading(copies(), stages)
         tiers = make_tiers(case.limits, case.host, case.remote)
         cache = PrefixCache(blocks * size, size, requests)
         return OverlappedScheduler(case.limits, requests, tiers, side, prefetch, prefix_cache=cache)

@@ -19,6 +19,7 @@ from support.naive_punica import NaivePunica, Settings
 
 from simlora.cluster.punica import PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import RoundRobin
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.engines.request import Request, Requests
@@ -58,14 +59,14 @@ def make_engine(settings: Settings, shared_link: bool = False) -> PunicaEngine:
     limits = PunicaLimits(settings.batch, settings.pages, settings.page, settings.buffers, settings.prefetch)
     if not settings.buffers:
         return PunicaEngine(limits, None)
-    copies = None if settings.copy_s is None else CopyEngine({"host": 1.0})
 
-    def stages(rank: int) -> list[Stage]:
+    def stages(rank: int, tier: str) -> list[Stage]:
         if shared_link:
             return [Stage("host", rank * 0.002, 0.001)]
         return [Stage("host", 0.0, settings.copy_s or 0.0)]
 
-    return PunicaEngine(limits, PunicaAdapters(ResidentSet(settings.buffers), copies, stages))
+    copies = None if settings.copy_s is None else OverlapLoading(CopyEngine({"host": 1.0}), stages)
+    return PunicaEngine(limits, PunicaAdapters(ResidentSet(settings.buffers), copies))
 
 
 @st.composite

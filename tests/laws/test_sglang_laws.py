@@ -18,11 +18,11 @@ from support.fakes import TICK_S, FakeLatency, RoundLatency, requests_of_rows
 from support.naive_sglang import NaiveSglang, Settings
 
 from simlora.cluster.router import RoundRobin
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request, Requests
 from simlora.engines.sglang.budget import TokenRatio
 from simlora.engines.sglang.drainer import Drainer
 from simlora.engines.sglang.engine import SglangEngine, SglangLimits
-from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
@@ -70,7 +70,7 @@ def make_engine(settings: Settings, shared_link: bool = False) -> SglangEngine:
                 return [*read, Stage("host", rank * 0.002, 0.001)]
             return [Stage("host", 0.0, settings.copy_s[tier])]
 
-        loader = OverlapLoader(CopyEngine({"host": 1.0, "disk": 1.0}), stages, "host")
+        loader = OverlapLoading(CopyEngine({"host": 1.0, "disk": 1.0}), stages)
     return SglangEngine(limits, ratio, pool if settings.slots else None, drainer, loader)
 
 

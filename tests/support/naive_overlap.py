@@ -41,8 +41,8 @@ class NaiveOverlap(NaiveVllm):
 
     def schedule(self, now_s: float) -> Scheduled:
         assert self.tiers is not None
-        while self.due_s() <= now_s:
-            for done in self.copies.advance_to(now_s):
+        while (due_s := self.due_s()) <= now_s:
+            for done in self.copies.advance_to(due_s):
                 self.fresh[done.adapter] = self.loading.pop(done.adapter)
                 self.tiers.release(done.adapter)
         out = super().schedule(now_s)

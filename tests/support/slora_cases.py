@@ -11,6 +11,7 @@ from support.fakes import TICK_S, RoundLatency, requests_of_rows
 from support.naive_slora import NaiveSlora, Policy
 
 from simlora.engines.base import Capacity
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
 from simlora.engines.slora.abort import AbortQueue
 from simlora.engines.slora.admission import SloraLimits
@@ -48,7 +49,7 @@ def stages(rank: int) -> tuple[Stage, ...]:
 
 
 def make_copies(bytes_per_tick: float) -> CopyEngine:
-    return CopyEngine({"host": bytes_per_tick / TICK_S}, device_link="host")
+    return CopyEngine({"host": bytes_per_tick / TICK_S})
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class Case:
         return makers[self.policy.name]()
 
     def engine(self) -> SloraEngine:
-        side = (make_copies(self.bytes_per_tick), stages) if self.limits.overlap else ()
-        pool = SloraPool(self.limits, adapter_units, *side)
+        copies = None
+        if self.limits.overlap:
+            copies = OverlapLoading(make_copies(self.bytes_per_tick), lambda rank, tier: stages(rank))
+        pool = SloraPool(self.limits, adapter_units, copies)
         capacity = Capacity(self.limits.kv_units, self.limits.unit_tokens, 1 << 20)
         return SloraEngine(self.limits, capacity, adapter_units, self.queue(), pool)
 

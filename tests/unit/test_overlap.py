@@ -16,8 +16,8 @@ from support.fakes import columns_of, make_tiers
 from support.stepping import append, limits
 
 from simlora.engines.base import NEVER_S, SLOTS
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
-from simlora.engines.side_copies import SideCopies
 from simlora.engines.vllm.overlap import OverlappedScheduler
 from simlora.errors import ConfigError
 from simlora.latency.step import StepPlan
@@ -34,9 +34,9 @@ class Line:
     def __init__(self, prefetch: bool = False, host: int | None = None, **changes: object) -> None:
         self.limits = limits(**changes)
         self.tiers = make_tiers(self.limits, host)
-        copies = CopyEngine({"host": 1.0, "disk": 1.0}, device_link="host")
+        copies = CopyEngine({"host": 1.0, "disk": 1.0})
         self.requests = columns_of([])
-        side = SideCopies(copies, self.stages, "host")
+        side = OverlapLoading(copies, self.stages)
         self.engine = OverlappedScheduler(self.limits, self.requests, self.tiers, side, prefetch)
 
     @staticmethod

@@ -21,6 +21,7 @@ from simlora.cluster.actions import Migrate, Ticking
 from simlora.cluster.punica import WHEN_ROOM_S, PunicaConsolidation, PunicaPlacement
 from simlora.cluster.router import Hold, RoundRobin, Send
 from simlora.engines.base import KV, SEQS, SLOTS
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
 from simlora.engines.request import Request, Requests
@@ -38,9 +39,11 @@ from simlora.sim.simulation import Simulation
 def make_engine(copy_s: float | None = 1.5, **options: Any) -> PunicaEngine:
     values = {"max_batch_size": 4, "kv_pages": 1000, "page_tokens": 16, "buffers": 4} | options
     limits = PunicaLimits(**values)
-    copies = None if copy_s is None else CopyEngine({"host": 1.0})
+    copies = None
+    if copy_s is not None:
+        copies = OverlapLoading(CopyEngine({"host": 1.0}), lambda rank, tier: [Stage("host", 0.0, copy_s)])
     buffers = ResidentSet(limits.buffers)
-    return PunicaEngine(limits, PunicaAdapters(buffers, copies, lambda rank: [Stage("host", 0.0, copy_s or 0.0)]))
+    return PunicaEngine(limits, PunicaAdapters(buffers, copies))
 
 
 class Gpu:
@@ -110,7 +113,8 @@ def test_a_request_joins_when_its_copy_is_complete_and_others_go_on() -> None:
 
 def test_steps_are_priced_as_slowed_down_while_bytes_move() -> None:
     gpu = Gpu()
-    gpu.engine.adapters = PunicaAdapters(ResidentSet(4), CopyEngine({"host": 1.0}), lambda rank: [Stage("host", 2.5)])
+    copies = OverlapLoading(CopyEngine({"host": 1.0}), lambda rank, tier: [Stage("host", 2.5)])
+    gpu.engine.adapters = PunicaAdapters(ResidentSet(4), copies)
     gpu.add((0, 5, 9), (1, 5, 9))
     plans = [gpu.step() for _ in range(4)]
     assert [plan is not None and plan.copying for plan in plans] == [True, True, True, False]

@@ -16,11 +16,11 @@ from support.stepping import chunks
 from support.wired import LAYERS, assert_no_stages, kernels_of, lora_exchange_s, wired, work
 
 from simlora.engines.base import KV, SEQS, SLOTS
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
 from simlora.engines.sglang.budget import TokenRatio
 from simlora.engines.sglang.drainer import Drainer
 from simlora.engines.sglang.engine import SglangEngine, SglangLimits
-from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.slots import SlotPool
 from simlora.latency.step import StepPlan
 from simlora.memory.copies import CopyEngine, Stage
@@ -44,7 +44,7 @@ class Server:
         loader = None
         if copy_s is not None:
             copies = CopyEngine({"host": 1.0})
-            loader = OverlapLoader(copies, lambda rank, tier: [Stage("host", copy_s)], "host")
+            loader = OverlapLoading(copies, lambda rank, tier: [Stage("host", copy_s)])
         drainer = Drainer(slots, drain_s) if drain_s is not None else None
         self.engine = SglangEngine(limits, ratio or TokenRatio.of(1.0), self.pool, drainer, loader)
         self.now_s, self.requests = 0.0, []

@@ -6,31 +6,25 @@ and the request joins it when they are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from simlora.engines.base import NEVER_S
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
-from simlora.memory.copies import CopyEngine, Stage
+from simlora.latency.step import HOST
 from simlora.memory.residents import ResidentSet
 
 
 class PunicaAdapters:
-    """Buffers and the copies into them. The copy engine is told the time only at its own events and at starts, so that
-    it does not matter how often it is asked."""
+    """Buffers and the copies into them."""
 
-    def __init__(
-        self, buffers: ResidentSet, copies: CopyEngine | None, stages: Callable[[int], Sequence[Stage]] | None
-    ) -> None:
-        """copies: None where loads block the step. stages: own rank -> legs of a copy from host memory."""
-        self.buffers, self._copies, self._stages = buffers, copies, stages
+    def __init__(self, buffers: ResidentSet, copies: OverlapLoading | None) -> None:
+        """copies: None where loads block the step."""
+        self.buffers, self._copies = buffers, copies
         self.in_flight: dict[int, int] = {}
         """Adapter that is being copied -> requests that wait for it."""
         self.evictions = 0
         self.loads_by_rank: dict[int, int] = {}
         self._fresh: set[int] = set()
         """Adapters that no request has run with since they were loaded."""
-        self.next_s = NEVER_S
-        """When a copy takes its next step."""
 
     @property
     def overlapped(self) -> bool:
@@ -39,7 +33,12 @@ class PunicaAdapters:
     @property
     def copying(self) -> bool:
         """Bytes go to the GPU beside the steps."""
-        return self._copies is not None and len(self._copies.links["host"]) > 0
+        return self._copies is not None and self._copies.copying
+
+    @property
+    def next_s(self) -> float:
+        """When a copy takes its next step."""
+        return NEVER_S if self._copies is None else self._copies.due_s
 
     def hold(self, request: Request, now_s: float) -> bool:
         """Keep a buffer for the request, and begin to fill it; False if none can be had."""
@@ -78,19 +77,12 @@ class PunicaAdapters:
 
     def finish(self, now_s: float) -> None:
         """Copies that are complete by now_s."""
-        if self.next_s <= now_s:
-            self._advance(now_s)
+        if self._copies is not None:
+            for done, _ in self._copies.advance(now_s):
+                del self.in_flight[done.adapter]
 
     def _start(self, request: Request, now_s: float) -> None:
-        if self._copies is None or self._stages is None:
-            return
-        self.in_flight[request.adapter] = 0
-        self._copies.start(request.adapter, self._stages(request.rank), now_s)
-        self._advance(now_s)
-
-    def _advance(self, now_s: float) -> None:
-        assert self._copies is not None
-        for completion in self._copies.advance_to(now_s):
-            del self.in_flight[completion.adapter]
-        event_s = self._copies.next_event_s()
-        self.next_s = NEVER_S if event_s is None else event_s
+        if self._copies is not None:
+            self.in_flight[request.adapter] = 0
+            self._copies.start(request.adapter, request.rank, HOST, now_s)
+            self.finish(now_s)

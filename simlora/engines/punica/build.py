@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simlora.engines.inputs import Inputs
+from simlora.engines.overlap_loading import overlap_loading
 from simlora.engines.punica.adapters import PunicaAdapters
 from simlora.engines.punica.engine import PunicaEngine, PunicaLimits
-from simlora.latency.step import HOST
-from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.residents import ResidentSet
 from simlora.scenario.engines.punica import PunicaConfig
 
@@ -31,13 +28,4 @@ def _adapters(inputs: Inputs, limits: PunicaLimits, engine: PunicaConfig) -> Pun
     buffers = ResidentSet(limits.buffers)
     for adapter in inputs.initial.gpu[-limits.buffers :]:
         buffers.add(adapter, 0.0)
-    if not engine.adapter_loading.overlap:
-        return PunicaAdapters(buffers, None, None)
-    latency: Any = inputs.latency
-    transfers = latency.transfers
-
-    def stages(rank: int) -> tuple[Stage, ...]:
-        return tuple(Stage(*leg) for leg in transfers.stages(rank, HOST))
-
-    copies = CopyEngine(transfers.links(), compute_slowdown=latency.copying_slowdown, device_link="host")
-    return PunicaAdapters(buffers, copies, stages)
+    return PunicaAdapters(buffers, overlap_loading(inputs) if engine.adapter_loading.overlap else None)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simlora.engines.inputs import Inputs
+from simlora.engines.overlap_loading import overlap_loading
 from simlora.engines.sglang.budget import TokenRatio
 from simlora.engines.sglang.drainer import Drainer
 from simlora.engines.sglang.engine import SglangEngine, SglangLimits
-from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.slots import SlotPool
-from simlora.latency.step import REMOTE
-from simlora.memory.copies import CopyEngine, Stage
 from simlora.scenario.engines.sglang import SglangConfig
 from simlora.scenario.lora_modules import adapter_bytes
-
-HOST_LINK, REMOTE_LINK = "host", "remote"
 
 
 def make_engine(inputs: Inputs) -> SglangEngine:
@@ -38,8 +32,8 @@ def make_engine(inputs: Inputs) -> SglangEngine:
         TokenRatio.of(engine.schedule_conservativeness),
         _pool(inputs, limits, engine) if slots else None,
         Drainer(slots, wait_s) if slots and wait_s > 0 else None,
-        _loader(inputs) if slots and engine.adapter_loading.overlap else None,
-        lambda rank: sum(_fetch_s(inputs, stage) for stage in _remote(inputs, rank)),
+        overlap_loading(inputs) if slots and engine.adapter_loading.overlap else None,
+        lambda rank: _fetch_s(inputs, rank),
     )
 
 
@@ -55,31 +49,10 @@ def _pool(inputs: Inputs, limits: SglangLimits, engine: SglangConfig) -> SlotPoo
     return pool
 
 
-def _loader(inputs: Inputs) -> OverlapLoader:
-    latency: Any = inputs.latency
-    transfers, remote = latency.transfers, inputs.scenario.storage.remote
-    links = dict(transfers.links())
-    if remote is not None:
-        links[REMOTE_LINK] = remote.bandwidth_gib_s * 2**30
-
-    def stages(rank: int, tier: str) -> tuple[Stage, ...]:
-        fetched = _remote(inputs, rank) if tier == REMOTE else ()
-        return (*fetched, *(Stage(*leg) for leg in transfers.stages(rank, tier)))
-
-    copies = CopyEngine(links, compute_slowdown=latency.copying_slowdown, device_link=HOST_LINK)
-    return OverlapLoader(copies, stages, HOST_LINK)
-
-
-def _remote(inputs: Inputs, rank: int) -> tuple[Stage, ...]:
+def _fetch_s(inputs: Inputs, rank: int) -> float:
     """From remote storage to the disk."""
     scenario, remote = inputs.scenario, inputs.scenario.storage.remote
     if remote is None:
-        return ()
+        return 0.0
     size_bytes = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
-    return (Stage(REMOTE_LINK, size_bytes, remote.latency_s),)
-
-
-def _fetch_s(inputs: Inputs, stage: Stage) -> float:
-    remote = inputs.scenario.storage.remote
-    assert remote is not None
-    return stage.latency_s + stage.size_bytes / (remote.bandwidth_gib_s * 2**30)
+    return remote.latency_s + size_bytes / (remote.bandwidth_gib_s * 2**30)

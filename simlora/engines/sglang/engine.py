@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simlora.engines.base import KV, SEQS, SLOTS, TOKENS, Capacity, Counters
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
 from simlora.engines.sglang.budget import CLIP_NEW_TOKENS, PrefillBudget, TokenRatio
 from simlora.engines.sglang.drainer import Drainer
 from simlora.engines.sglang.loads import FetchTime, StepAdapters
-from simlora.engines.sglang.overlap import OverlapLoader
 from simlora.engines.sglang.queue import AdapterQueue, Verdict
 from simlora.engines.sglang.slots import Places, SlotPool
 from simlora.engines.sync_engine import SyncEngine
@@ -50,14 +50,14 @@ class SglangEngine(SyncEngine):
         ratio: TokenRatio,
         pool: SlotPool | None,
         drainer: Drainer | None = None,
-        loader: OverlapLoader | None = None,
+        copies: OverlapLoading | None = None,
         fetch_s: FetchTime | None = None,
     ) -> None:
-        """drainer: None without draining. pool, loader and fetch_s: as in StepAdapters."""
+        """drainer: None without draining. pool, copies and fetch_s: as in StepAdapters."""
         super().__init__(Capacity(limits.kv_tokens, 1, limits.max_loras_per_batch))
         self.limits, self.ratio, self.pool, self.drainer = limits, ratio, pool, drainer
         self.places = Places(max(limits.max_loras_per_batch, 1), limits.pinned)
-        self.adapters = StepAdapters(self.places, pool, loader, fetch_s)
+        self.adapters = StepAdapters(self.places, pool, copies, fetch_s)
         self.tier_counts, self.loads_by_rank = self.adapters.tier_counts, self.adapters.loads_by_rank
         self.queue = AdapterQueue()
         self.free = limits.kv_tokens
@@ -88,7 +88,7 @@ class SglangEngine(SyncEngine):
         if self.pool is not None:
             self.pool.asked(request.adapter)
         conflict = self.adapters.conflicts(request.adapter)
-        passed_over = conflict and self.drainer is None and self.adapters.loader is None
+        passed_over = conflict and self.drainer is None and self.adapters.copies is None
         if self._prefilled or not (self.full or passed_over):
             self.arrival_reason = TOKENS
             return True
@@ -105,8 +105,7 @@ class SglangEngine(SyncEngine):
             self.version += 1
         self._prefilled = self._unsettled = False
         self.loading = []
-        if self.adapters.loader is not None:
-            self.adapters.loader.finish(now_s)
+        self.adapters.finish(now_s)
         plan = self._next_plan(now_s)
         self.wake_s = self.adapters.next_s
         if self.drainer is not None and self.queue.size and not self.full:
@@ -161,7 +160,7 @@ class SglangEngine(SyncEngine):
         return chunks
 
     def _admit(self, chunks: Chunks, budget: PrefillBudget, seats: int, now_s: float) -> None:
-        some = self.pool is not None and self.adapters.loader is None and not self.places.room
+        some = self.pool is not None and self.adapters.copies is None and not self.places.room
         adapters = self.places.served() if some else list(self.queue.adapters())
         for request in self.queue.walk(adapters, lambda waiting: self._judge(waiting, now_s)):
             if len(chunks) >= seats:
@@ -379,8 +378,8 @@ def _adapters(engine: SglangEngine) -> Iterator[tuple[str, str]]:
         yield "INV-4", f"{len(counted)} adapters run"
     for message in engine.pool.check():
         yield "INV-4", message
-    loading = engine.adapters.loader.in_flight if engine.adapters.loader is not None else frozenset()
-    needed = counted.keys() if engine.adapters.loader is not None else engine.adapters.step
+    copies = engine.adapters.copies
+    needed = engine.adapters.step if copies is None else counted.keys()
     for adapter in needed:
-        if adapter not in engine.pool or adapter in loading:
+        if adapter not in engine.pool or (copies is not None and adapter in copies):
             yield "INV-4", f"adapter {adapter} is in the step but in no slot"

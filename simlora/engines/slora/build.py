@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from simlora.engines.base import Capacity
 from simlora.engines.inputs import Inputs
+from simlora.engines.overlap_loading import overlap_loading
 from simlora.engines.slora.abort import AbortQueue
 from simlora.engines.slora.admission import SloraLimits
 from simlora.engines.slora.engine import SloraEngine
@@ -14,8 +14,6 @@ from simlora.engines.slora.fair import FairQueue
 from simlora.engines.slora.memory import pool_geometry
 from simlora.engines.slora.pool import SloraPool
 from simlora.engines.slora.queues import ClusterQueue, FcfsQueue, SloraQueue
-from simlora.latency.step import HOST
-from simlora.memory.copies import CopyEngine, Stage
 from simlora.scenario.engines.slora import SloraConfig
 
 
@@ -37,16 +35,7 @@ def make_engine(inputs: Inputs) -> SloraEngine:
         batch_max_tokens=engine.batch_max_tokens,
     )
     units = lru_cache(maxsize=None)(pool_geometry(inputs.scenario).adapter_units)
-    pool = SloraPool(limits, units)
-    if loading.overlap:
-        latency: Any = inputs.latency
-        transfers = latency.transfers
-        copies = CopyEngine(transfers.links(), compute_slowdown=latency.copying_slowdown, device_link="host")
-
-        def stages(rank: int) -> tuple[Stage, ...]:
-            return tuple(Stage(*leg) for leg in transfers.stages(rank, HOST))
-
-        pool = SloraPool(limits, units, copies, stages)
+    pool = SloraPool(limits, units, overlap_loading(inputs) if loading.overlap else None)
     capacity = Capacity(ledger.kv_units, ledger.kv_unit_tokens, ledger.adapter_room.slots)
     return SloraEngine(limits, capacity, units, make_queue(engine), pool)
 

@@ -7,28 +7,25 @@ ahead of an admission. The worst-case test leaves enough for requests that were 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from simlora.engines.base import NEVER_S
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request import Request
 from simlora.engines.slora.admission import AdapterUnits, SloraLimits
-from simlora.memory.copies import CopyEngine, Stage
+from simlora.latency.step import HOST
 from simlora.memory.pools import ADAPTER, KV, Pool
 from simlora.memory.residents import Lru
 
-Stages = Callable[[int], Sequence[Stage]]
-"""Rank -> the legs of a copy from host memory."""
 _ARRIVED = -1
 
 
 class SloraPool:
     """KV units by count, adapters one by one. Ask for units of adapters with `acquire` and `prefetch`."""
 
-    def __init__(
-        self, limits: SloraLimits, units: AdapterUnits, copies: CopyEngine | None = None, stages: Stages | None = None
-    ) -> None:
-        """copies, stages: with overlapped loading; a host link named "host" is the one that slows the steps down."""
-        self._units, self._stages, self._copies = units, stages, copies
+    def __init__(self, limits: SloraLimits, units: AdapterUnits, copies: OverlapLoading | None = None) -> None:
+        """copies: with overlapped loading."""
+        self._units, self._copies = units, copies
         self._cached = limits.cached
         self.kv = Pool(limits.total_units if limits.unified else limits.kv_units)
         self.area = self.kv if limits.unified else Pool(limits.adapter_units)
@@ -44,8 +41,6 @@ class SloraPool:
         """Adapters of the last look ahead."""
         self.evictions = 0
         self.loads_by_rank: dict[int, int] = {}
-        self.due_s = NEVER_S
-        """When something about the copies changes next."""
 
     def __contains__(self, adapter: int) -> bool:
         """In the pool, or on its way there."""
@@ -65,7 +60,12 @@ class SloraPool:
     @property
     def copying(self) -> bool:
         """Bytes cross the host link now."""
-        return self._copies is not None and len(self._copies.links["host"]) > 0
+        return self._copies is not None and self._copies.copying
+
+    @property
+    def due_s(self) -> float:
+        """When something about the copies changes next."""
+        return NEVER_S if self._copies is None else self._copies.due_s
 
     # --- adapters -----------------------------------------------------------------------------------------------
 
@@ -130,13 +130,11 @@ class SloraPool:
                 self._ahead[adapter] = units
 
     def advance(self, now_s: float) -> None:
-        """Account for the copies that are over. The copy engine is called at its own events alone: how its links share
-        their bandwidth must not depend on how often somebody looks."""
-        while self.due_s <= now_s and self._copies is not None:
-            for done in self._copies.advance_to(self.due_s):
+        """Account for the copies that are over."""
+        if self._copies is not None:
+            for done, _ in self._copies.advance(now_s):
                 if self._ahead.pop(done.adapter, _ARRIVED) is not _ARRIVED:
                     self._become_idle(done.adapter, done.end_s)
-            self._look_ahead()
 
     # --- room ---------------------------------------------------------------------------------------------------
 
@@ -189,9 +187,8 @@ class SloraPool:
             return False
         self._held[adapter] = units
         self.loads_by_rank[rank] = self.loads_by_rank.get(rank, 0) + 1
-        if self._copies is not None and self._stages is not None:
-            self._copies.start(adapter, self._stages(rank), now_s)
-            self._look_ahead()
+        if self._copies is not None:
+            self._copies.start(adapter, rank, HOST, now_s)
         return True
 
     def _make_room(self, units: int, now_s: float | None) -> None:
@@ -216,12 +213,7 @@ class SloraPool:
     def _give_up(self, adapter: int, now_s: float) -> None:
         if self._copies is not None:
             self._copies.cancel(adapter, now_s)
-            self._look_ahead()
         self.area.free(self._held.pop(adapter), ADAPTER)
 
     def _in_flight(self, adapter: int) -> bool:
         return self._copies is not None and adapter in self._copies
-
-    def _look_ahead(self) -> None:
-        event_s = None if self._copies is None else self._copies.next_event_s()
-        self.due_s = NEVER_S if event_s is None else event_s

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from simlora.engines.active_adapters import ActiveAdapters
 from simlora.engines.decode_batch import DecodeBatch
 from simlora.engines.inputs import Inputs
+from simlora.engines.overlap_loading import overlap_loading
 from simlora.engines.request_columns import RequestColumns
-from simlora.engines.side_copies import SideCopies
 from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.lanes import PipelineScheduler
 from simlora.engines.vllm.overlap import OverlappedScheduler
@@ -18,12 +16,8 @@ from simlora.engines.vllm.replica import VllmReplica
 from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.engines.vllm.speculative import SpeculativeBatch
 from simlora.errors import ConfigError
-from simlora.latency.loads import HOST_LINK
-from simlora.latency.step import DISK, REMOTE
-from simlora.memory.copies import CopyEngine, Stage
 from simlora.memory.residents import AdapterTiers, EvictionPolicy, Lru, ResidentSet, WeightedLru
 from simlora.scenario.engines.vllm_versions import vllm_version
-from simlora.scenario.lora_modules import adapter_bytes
 from simlora.scenario.root import Scenario
 
 
@@ -54,30 +48,11 @@ def make_replica(inputs: Inputs, index: int, requests: RequestColumns, coalesce:
         return PipelineReplica(index, lanes, inputs.latency)
     decodes, ranks = _decodes(scenario), None if engine.kernels == "padded" else ActiveAdapters()
     if tiers is not None and engine.adapter_loading.overlap:
-        copies, prefetch = side_copies(inputs), engine.adapter_loading.prefetch
+        copies, prefetch = overlap_loading(inputs), engine.adapter_loading.prefetch
         scheduler: VllmScheduler = OverlappedScheduler(limits, requests, tiers, copies, prefetch, decodes, cache, ranks)
     else:
         scheduler = VllmScheduler(limits, requests, tiers, decodes, cache, ranks)
     return VllmReplica(index, scheduler, inputs.latency, coalesce, inputs.latency.price_table())
-
-
-def side_copies(inputs: Inputs) -> SideCopies:
-    """Copies beside the steps. What is in remote storage is fetched whole first, over a link of its own."""
-    scenario, transfers = inputs.scenario, inputs.latency.transfers
-    links, remote = transfers.links(), scenario.storage.remote
-    if remote is not None:
-        links[REMOTE] = remote.bandwidth_gib_s * 2**30
-
-    @cache
-    def stages(rank: int, tier: str) -> tuple[Stage, ...]:
-        if tier != REMOTE:
-            return tuple(Stage(*leg) for leg in transfers.stages(rank, tier))
-        assert remote is not None
-        size = adapter_bytes(scenario.model_spec, rank, scenario.adapter_modules)
-        return Stage(REMOTE, size, remote.latency_s), *stages(rank, DISK)
-
-    copies = CopyEngine(links, compute_slowdown=inputs.latency.copying_slowdown, device_link=HOST_LINK)
-    return SideCopies(copies, stages, HOST_LINK)
 
 
 def _decodes(scenario: Scenario) -> DecodeBatch:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from simlora.engines.active_adapters import ActiveAdapters
 from simlora.engines.decode_batch import DecodeBatch
+from simlora.engines.overlap_loading import OverlapLoading
 from simlora.engines.request_columns import RequestColumns
-from simlora.engines.side_copies import SideCopies
 from simlora.engines.vllm.adapter_slots import TIER_CODE
 from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.prefix_cache import PrefixCache
@@ -35,7 +35,7 @@ class OverlappedScheduler(VllmScheduler):
         limits: VllmLimits,
         requests: RequestColumns,
         tiers: AdapterTiers,
-        copies: SideCopies,
+        copies: OverlapLoading,
         prefetch: bool,
         decodes: DecodeBatch | None = None,
         prefix_cache: PrefixCache | None = None,
