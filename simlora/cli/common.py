@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from simlora.errors import ConfigError
 
@@ -57,6 +56,8 @@ def progress_of(requests: int) -> Iterator[Any]:
     if requests < BIG_RUN or not err.is_terminal:
         yield None
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("simulated {task.fields[now]:,.0f} s"),
         BarColumn(),

@@ -7,7 +7,7 @@ renderables; the command line prints them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -17,7 +17,9 @@ from simlora.memory.ledger import LedgerRow
 from simlora.report import facts, units
 from simlora.report.facts import Fact, Summary
 from simlora.results.shares import CATEGORIES
-from simlora.workload.traces.describe import LengthSummary, TraceSummary
+
+if TYPE_CHECKING:
+    from simlora.workload.traces.describe import LengthSummary, TraceSummary
 
 WIDE = 118
 """Columns from which the lists and tables stand beside each other."""

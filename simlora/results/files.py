@@ -20,7 +20,7 @@ from simlora.results.measured import Measured
 from simlora.results.own_run import run_description, write_requests
 from simlora.results.summary import to_json
 from simlora.results.timeseries import write_timeseries
-from simlora.runs.run_file import REQUESTS, RUN, SERVER
+from simlora.runs import REQUESTS, RUN, SERVER
 from simlora.runs.write import run_text
 from simlora.sim.log import SimulationLog
 

@@ -13,7 +13,7 @@ from simlora.results.csv_columns import write_columns
 from simlora.results.measured import Measured, request_counts
 from simlora.results.summary import to_plain
 from simlora.results.token_gaps import token_gaps
-from simlora.runs.run_file import SERVER
+from simlora.runs import SERVER
 from simlora.runs.write import REQUEST_COLUMNS, describe_run
 
 COLUMNS = (

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simlora.errors import ConfigError
+from simlora.runs import DECODE, LOAD, PREFILL, REJECTED, REQUESTS, RUN, SERVER, STEPS
 from simlora.runs.measurements import (
     DecodeRow,
     LoadRow,
@@ -24,18 +25,7 @@ from simlora.runs.measurements import (
     read_prefills,
     read_steps,
 )
-from simlora.runs.run_file import (
-    DECODE,
-    LOAD,
-    PREFILL,
-    REJECTED,
-    REQUESTS,
-    RUN,
-    SERVER,
-    STEPS,
-    RunFile,
-    read_run_file,
-)
+from simlora.runs.run_file import RunFile, read_run_file
 from simlora.workload.adapter_table import AdapterTable
 from simlora.workload.traces.columns import CsvTable
 from simlora.workload.traces.reader import read_trace

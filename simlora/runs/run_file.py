@@ -10,15 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from simlora.errors import ConfigError
+from simlora.runs import RUN
 from simlora.scenario.base import config_error
-
-RUN_FORMAT = "simlora-run/1"
-RUN, REQUESTS, STEPS = "run.json", "requests.csv", "steps.csv"
-DECODE, PREFILL, LOAD = "decode.csv", "prefill.csv", "load.csv"
-REJECTED = "rejected"
-"""Status of a request that the server refused."""
-SERVER = "simlora"
-"""What a run of the simulator itself has as its server."""
 
 _NOT_READ = ("torch", "weights", "ignore_eos", "wall_s", "tokenizer", "notes", "command", "date")
 """Keys that a recording may hold for its reader's eyes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simlora.errors import ConfigError
-from simlora.runs.run_file import REQUESTS, RUN, RUN_FORMAT
+from simlora.runs import REQUESTS, RUN, RUN_FORMAT
 from simlora.workload.traces.json_values import loads
 from simlora.workload.traces.simlora_csv import parse_layout
 from simlora.workload.traces.table import TraceFormat, TraceOptions, TraceTable

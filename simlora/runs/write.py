@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simlora.runs.run_file import RUN_FORMAT
+from simlora.runs import RUN_FORMAT
 from simlora.scenario.root import Scenario
 
 REQUEST_COLUMNS = (

@@ -11,8 +11,8 @@ import numpy as np
 from simlora.engines.pricing import scenario_calibration
 from simlora.errors import ConfigError
 from simlora.results.metrics import METRICS
+from simlora.runs import SERVER
 from simlora.runs.recorded import RecordedRequests, RecordedRun, read_recorded_run, run_folders
-from simlora.runs.run_file import SERVER
 from simlora.validate.micro import measured_medians, simulated_medians
 from simlora.validate.replay import RECORDED, host_factor, measured_metrics, replays
 from simlora.validate.rows import LONGER, SHORTER, Row, ValidationReport

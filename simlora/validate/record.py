@@ -16,7 +16,7 @@ import numpy as np
 
 from simlora.errors import ConfigError
 from simlora.results.files import Writer, text_writer, write_folder
-from simlora.runs.run_file import REJECTED, REQUESTS, RUN, STEPS
+from simlora.runs import REJECTED, REQUESTS, RUN, STEPS
 from simlora.runs.write import REQUEST_COLUMNS, STEP_COLUMNS, describe_run, run_text, write_table
 from simlora.scenario.root import Scenario
 from simlora.sim.build import initial_adapters

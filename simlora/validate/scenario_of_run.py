@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from simlora.errors import ConfigError
 from simlora.latency.store import shipped
+from simlora.runs import SERVER
 from simlora.runs.recorded import RecordedRun
-from simlora.runs.run_file import SERVER, RunFile
+from simlora.runs.run_file import RunFile
 from simlora.scenario import vllm_args
 from simlora.scenario.engines import DEFAULT_KIND, ENGINES, engine_config
 from simlora.scenario.gpu import GPUS, builtin_gpu
