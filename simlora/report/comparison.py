@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simlora.report import facts, units
+from simlora.report.markup import element, page, row, table
 
 if TYPE_CHECKING:
     from simlora.plan.compare import Comparison, Played
@@ -19,6 +22,13 @@ if TYPE_CHECKING:
 COST = ("engine", "SLO", "GPUs", "busy", "$/month", "vs dedicated", "$/1M tokens")
 LATENCY = ("engine", "in SLO", "req/s", "TTFT p50", "TTFT p99", "TPOT mean", "TPOT p99")
 COLUMNS = COST + LATENCY[1:]
+STYLE = """body { max-width: 74rem; }
+h3 { font-size: .95rem; margin: 1.2rem 0 .2rem; } ul { margin: 0; padding-left: 1.2rem; }
+tr.misses { color: var(--dim); } tr.misses td:nth-child(2) { color: var(--bad); }
+th:nth-child(2), td:nth-child(2) { text-align: left; }
+.bars { display: grid; grid-template-columns: auto 1fr auto; gap: .3rem .8rem; align-items: center; }
+.bars i { display: block; height: 1.1rem; min-width: 2px; border-radius: 3px; background: var(--bar); }
+"""
 MAX_REPLICAS = 8
 """Replicas that the report's JSON lists of each engine."""
 MARKDOWN, HTML, JSON = "comparison.md", "comparison.html", "comparison.json"
@@ -148,20 +158,29 @@ def markdown(comparison: Comparison) -> str:
 
 def html(comparison: Comparison) -> str:
     """comparison.html: one self-contained page."""
-    from jinja2 import Environment
+    return page(f"{comparison.scenario.name}: engines compared", STYLE, _body(comparison))
 
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(TEMPLATE).render(
-        name=comparison.scenario.name,
-        title=title(comparison),
-        verdict=verdict(comparison),
-        columns=COLUMNS,
-        rows=[(played.meets_slo, cells(comparison, played)) for played in comparison.played],
-        bars=_bars(comparison),
-        played=comparison.played,
-        unsupported=comparison.unsupported,
-        extrapolated=extrapolated(comparison),
-    )
+
+def _body(comparison: Comparison) -> Iterator[str]:
+    sentence = verdict(comparison)
+    yield element("p", title(comparison), "dim")
+    yield element("h1", f"{sentence[:1].upper()}{sentence[1:]}.")
+    rows = (row(cells(comparison, played), "" if played.meets_slo else "misses") for played in comparison.played)
+    yield table(COLUMNS, rows)
+    if extrapolated(comparison):
+        yield element("p", extrapolated(comparison), "warn")
+    bars = _bars(comparison)
+    if bars:
+        yield '<h2>Dollars a month</h2>\n<div class="bars">'
+        for engine, usd, length in bars:
+            yield f'{element("span", engine)}<i style="width: {length:.2f}%"></i>{element("span", usd)}'
+        yield "</div>"
+    yield "<h2>Why</h2>"
+    for played in comparison.played:
+        reasons = "".join(element("li", reason) for reason in played.reasons)
+        yield f"{element('h3', played.engine)}\n<ul>{reasons}</ul>"
+    for engine, reason in comparison.unsupported.items():
+        yield f'<h3>{escape(engine)} <span class="bad">cannot serve this</span></h3>\n{element("p", reason)}'
 
 
 def _bars(comparison: Comparison) -> list[tuple[str, str, float]]:
@@ -169,61 +188,3 @@ def _bars(comparison: Comparison) -> list[tuple[str, str, float]]:
     months = [(p.engine, p.usd_per_month) for p in comparison.played if p.usd_per_month is not None]
     most = max((usd for _, usd in months), default=0.0)
     return [(engine, units.usd(usd), 100 * usd / most) for engine, usd in months] if most else []
-
-
-TEMPLATE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ name }}: engines compared – simlora</title>
-<style>
-:root { --ink: #1d232b; --dim: #66707c; --page: #fbfbfa; --grid: #dfe2e6; --bar: #4c78a8; --bad: #c62828;
-  --warn: #9a6200; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --dim: #98a2ae; --page: #14171b; --grid: #363c45;
-  --bar: #6f9fce; --bad: #ff7b72; --warn: #e3b341; } }
-body { margin: 0 auto; padding: 2rem 1.5rem 3rem; max-width: 74rem; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.5rem; line-height: 1.3; } h2 { font-size: 1.05rem; margin: 2.2rem 0 .7rem; }
-h3 { font-size: .95rem; margin: 1.2rem 0 .2rem; } ul { margin: 0; padding-left: 1.2rem; }
-.dim { color: var(--dim); } .bad, .bad td:nth-child(2) { color: var(--bad); }
-tr.bad { color: var(--dim); } .warn { color: var(--warn); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--grid); white-space: nowrap; text-align: right; }
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
-.bars { display: grid; grid-template-columns: auto 1fr auto; gap: .3rem .8rem; align-items: center; }
-.bars i { display: block; height: 1.1rem; min-width: 2px; border-radius: 3px; background: var(--bar); }
-</style>
-</head>
-<body>
-<p class="dim">{{ title }}</p>
-<h1>{{ verdict[:1] | upper }}{{ verdict[1:] }}.</h1>
-<div class="scroll"><table>
-<thead><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for meets, row in rows %}
-<tr{% if not meets %} class="bad"{% endif %}>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-{% if extrapolated %}<p class="warn">{{ extrapolated }}</p>{% endif %}
-{% if bars %}
-<h2>Dollars a month</h2>
-<div class="bars">
-{% for engine, usd, length in bars %}
-<span>{{ engine }}</span><i style="width: {{ '%.2f' | format(length) }}%"></i><span>{{ usd }}</span>
-{% endfor %}
-</div>
-{% endif %}
-<h2>Why</h2>
-{% for item in played %}
-<h3>{{ item.engine }}</h3>
-<ul>{% for reason in item.reasons %}<li>{{ reason }}</li>{% endfor %}</ul>
-{% endfor %}
-{% for engine, reason in unsupported.items() %}
-<h3>{{ engine }} <span class="bad">cannot serve this</span></h3>
-<p>{{ reason }}</p>
-{% endfor %}
-</body>
-</html>
-"""

@@ -64,6 +64,16 @@ def key_figures(summary: Summary) -> list[Fact]:
     ]
 
 
+def details(summary: Summary) -> dict[str, list[Fact]]:
+    """Heading -> lines."""
+    return {
+        "Traffic": traffic(summary),
+        "Adapters": adapters(summary),
+        "Memory and GPU": machine(summary),
+        "Cost": money(summary),
+    }
+
+
 def traffic(summary: Summary) -> list[Fact]:
     """Requests and rates."""
     requests = summary["requests"]

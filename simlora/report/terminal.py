@@ -105,13 +105,7 @@ def latency_table(summary: Summary) -> Table:
 
 def detail_lists(summary: Summary) -> list[Table]:
     """Lists of facts under their headings."""
-    columns = {
-        "Traffic": facts.traffic(summary),
-        "Adapters": facts.adapters(summary),
-        "Memory and GPU": facts.machine(summary),
-        "Cost": facts.money(summary),
-    }
-    return [fact_list(name, rows) for name, rows in columns.items()]
+    return [fact_list(name, rows) for name, rows in facts.details(summary).items()]
 
 
 def fact_list(name: str, rows: list[Fact]) -> Table:

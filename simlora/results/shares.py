@@ -35,23 +35,25 @@ class Category(NamedTuple):
     """In tables."""
     phrase: str
     """In sentences: "most request time goes to ..."."""
+    colour: str
+    """On pages."""
 
 
 CATEGORIES = MappingProxyType(
     {
-        "queue_slots": Category("waiting for an adapter slot", "waiting for an adapter slot"),
-        "queue_kv": Category("waiting for KV blocks", "waiting for KV memory"),
-        "queue_seqs": Category("waiting for a seat", "waiting for a seat"),
+        "queue_slots": Category("waiting for an adapter slot", "waiting for an adapter slot", "#e45756"),
+        "queue_kv": Category("waiting for KV blocks", "waiting for KV memory", "#b279a2"),
+        "queue_seqs": Category("waiting for a seat", "waiting for a seat", "#f58518"),
         "queue_tokens": Category(
-            "waiting for a step or its budget", "waiting for the scheduler's next look at the queue"
+            "waiting for a step or its budget", "waiting for the scheduler's next look at the queue", "#bab0ac"
         ),
-        "route": Category("on the way to a replica", "the way to a replica: front end, router, cold starts"),
-        "load": Category("adapter loads", "adapter loads that block the step"),
-        "prefill": Category("prefill", "computing prompts"),
-        "decode_base": Category("decode: base model", "decoding: the base model"),
-        "decode_lora": Category("decode: LoRA kernels", "decoding: the LoRA kernels"),
-        "host": Category("host and front end", "the host: scheduling and launching"),
-        "collective": Category("collectives", "all-reduce between GPUs"),
+        "route": Category("on the way to a replica", "the way to a replica: front end, router, cold starts", "#9d755d"),
+        "load": Category("adapter loads", "adapter loads that block the step", "#eeca3b"),
+        "prefill": Category("prefill", "computing prompts", "#72b7b2"),
+        "decode_base": Category("decode: base model", "decoding: the base model", "#4c78a8"),
+        "decode_lora": Category("decode: LoRA kernels", "decoding: the LoRA kernels", "#54a24b"),
+        "host": Category("host and front end", "the host: scheduling and launching", "#9ecae9"),
+        "collective": Category("collectives", "all-reduce between GPUs", "#79706e"),
     }
 )
 
