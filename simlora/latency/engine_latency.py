@@ -12,13 +12,13 @@ from simlora.latency.cuda_graphs import Captured
 from simlora.latency.inputs import EngineSettings
 from simlora.latency.loads import Transfers
 from simlora.latency.operators import merge_s
-from simlora.latency.overlap import PipelineTiming, StepParts, assemble, share_of, stage_layers
+from simlora.latency.overlap import PipelineTiming, StepParts, assemble, share_of
 from simlora.latency.profile import EngineProfile
 from simlora.latency.step import StepPlan
 from simlora.latency.step_latency import StepLatency
 from simlora.scenario.gpu import GpuSpec
 from simlora.scenario.lora_modules import ALL_LINEAR
-from simlora.scenario.model import ModelSpec
+from simlora.scenario.model import ModelSpec, stage_layers
 
 TENSORS = 2
 """Hidden states and residual go from stage to stage, each by a send of its own. Source: vLLM's IntermediateTensors of
@@ -84,11 +84,6 @@ class EngineLatency(StepLatency):
             disk_bytes_per_s=self.disk_bytes_per_s,
             scale=self._scale,
         )
-
-    @property
-    def copying_slowdown(self) -> float:
-        """Factor on decode steps while adapters are copied to the GPU beside them."""
-        return self._host_memory.streaming_slowdown
 
     def merge_s(self, rank: int, old_rank: int | None = None) -> float:
         """Seconds on the GPU of taking an adapter of old_rank out of the weights and merging one of `rank` into them.

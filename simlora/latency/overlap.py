@@ -151,12 +151,3 @@ class PipelineTiming(NamedTuple):
     """The first one schedules; each of the others has the host time of launching its own part."""
     transfer_s: float
     """Sending the hidden states and residual of all tokens to the next stage."""
-
-
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: the remainder goes to the stages before the last, from the back.
-
-    Source: vLLM `distributed.utils.get_pp_indices`.
-    """
-    more = layers % stages
-    return tuple(layers // stages + (stages - 1 - more <= index < stages - 1) for index in range(stages))

@@ -29,7 +29,6 @@ class AdapterMix(NamedTuple):
     """Over the LoRA tokens, of their adapter's rank."""
     max_rank: int
     distinct_ranks: int
-    prefill_adapters: int = 0
 
 
 class StepPlan(NamedTuple):

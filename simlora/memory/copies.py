@@ -5,14 +5,10 @@ Plain objects that their owner drives: they compute when the next copy event is 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
-
-from simlora.memory.residents import ResidentSet
 
 
 class SharedLink:
@@ -22,17 +18,13 @@ class SharedLink:
     level v with b bytes ends when the level reaches v + b, whoever else joins or leaves.
     """
 
-    __slots__ = ("_clock_s", "_ends", "_heap", "_level", "bandwidth", "busy_s", "served_bytes")
+    __slots__ = ("_clock_s", "_ends", "_heap", "_level", "bandwidth")
 
     def __init__(self, bandwidth: float) -> None:
         """bandwidth: bytes per second. Raises ValueError unless it is above 0."""
         if not bandwidth > 0:
             raise ValueError(f"bandwidth must be above 0, not {bandwidth}")
         self.bandwidth = bandwidth
-        self.busy_s = 0.0
-        """Time with at least one transfer."""
-        self.served_bytes = 0.0
-        """Bytes moved, those of cancelled transfers included."""
         self._clock_s = 0.0
         self._level = 0.0
         self._ends: dict[int, float] = {}
@@ -81,24 +73,11 @@ class SharedLink:
         elapsed = now_s - self._clock_s
         self._clock_s = now_s
         if self._ends and elapsed > 0:
-            self.busy_s += elapsed
-            self.served_bytes += elapsed * self.bandwidth
             self._level += elapsed * self.bandwidth / len(self._ends)
 
     def _drop_left(self) -> None:
         while self._heap and self._ends.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
-
-
-class CopyMode(Enum):
-    """How copies relate to each other and to the forward pass of the device."""
-
-    IN_STEP = "in_step"
-    """One after another in the step's own stream; the step waits (vLLM, SGLang)."""
-    SERIAL_DEVICE = "serial_device"
-    """One after another, the device does nothing else meanwhile (LoRAX, S-LoRA)."""
-    SIDE_STREAM = "side_stream"
-    """Side by side, while the device computes, slower by a measured factor."""
 
 
 class Stage(NamedTuple):
@@ -117,13 +96,6 @@ class Completion(NamedTuple):
     start_s: float
 
 
-class Started(NamedTuple):
-    """What start did: joined tells that the adapter was in flight already, and then nothing was started."""
-
-    joined: bool
-    victim: int | None
-
-
 @dataclass(slots=True, eq=False)
 class _Copy:
     number: int
@@ -132,91 +104,54 @@ class _Copy:
     start_s: float
     next_stage: int = 0
     link: str | None = None
-    """Where it transfers now; None while it queues or waits for a latency."""
+    """Where it transfers now; None while it waits for a latency."""
 
 
 class CopyEngine:
-    """Copies of one replica, single-flight per adapter.
+    """Copies of one replica side by side, one at most of an adapter. Their places are their owner's business."""
 
-    If slots are given, a copy takes its place there when it starts: the victim is gone from then on, the adapter is a
-    resident in use until it arrives, and a cancelled copy gives the place back empty.
-    """
+    def __init__(self, links: Mapping[str, float]) -> None:
+        """links: bytes per second by name.
 
-    def __init__(
-        self,
-        links: Mapping[str, float],
-        mode: CopyMode = CopyMode.SIDE_STREAM,
-        slots: ResidentSet | None = None,
-        compute_slowdown: float = 1.0,
-        device_link: str | None = None,
-    ) -> None:
-        """links: bytes per second by name. Raises ValueError for a bandwidth or slowdown out of range.
-
-        compute_slowdown: factor >= 1 on step times while copies run beside them (SIDE_STREAM), on device_link if it is
-        named, else on any link.
+        Raises:
+            ValueError: a bandwidth that is not above 0.
         """
-        if compute_slowdown < 1:
-            raise ValueError(f"compute_slowdown must be at least 1, not {compute_slowdown}")
         self.links = {name: SharedLink(bandwidth) for name, bandwidth in links.items()}
-        self.mode = mode
-        self.slots = slots
-        self.joined = 0
-        """Starts that found the adapter in flight."""
-        self._slowdown = compute_slowdown
-        self._device_link = device_link
         self._clock_s = 0.0
         self._numbers = 0
         self._copies: dict[int, _Copy] = {}
         self._by_adapter: dict[int, _Copy] = {}
-        self._waiting: deque[_Copy] = deque()
         self._delayed: list[tuple[float, int]] = []
-        self._active = 0
         self._done: list[tuple[float, int, Completion]] = []
 
     def __contains__(self, adapter: int) -> bool:
         return adapter in self._by_adapter
 
     def __len__(self) -> int:
-        """Copies in flight, queued ones included."""
+        """Copies in flight."""
         return len(self._copies)
 
-    @property
-    def compute_rate(self) -> float:
-        """Progress of the forward pass now: 1 without copies, 0 where it waits for them, 1 / slowdown beside them."""
-        if not self._copies:
-            return 1.0
-        if self.mode is not CopyMode.SIDE_STREAM:
-            return 0.0
-        slowed = self._device_link is None or len(self.links[self._device_link]) > 0
-        return 1.0 / self._slowdown if slowed else 1.0
+    def start(self, adapter: int, stages: Sequence[Stage], now_s: float) -> bool:
+        """Begin a copy, after finishing everything that is due (the completions wait for the next advance_to). False:
+        the adapter is in flight already, and nothing was started.
 
-    def start(self, adapter: int, stages: Sequence[Stage], now_s: float) -> Started:
-        """Begin a copy, after finishing everything that is due (the completions wait for the next advance_to).
-
-        Raises RuntimeError if no slot can be had, KeyError for an unknown link, ValueError for time that goes back,
-        negative sizes or an adapter that is in a slot already.
+        Raises:
+            KeyError: an unknown link.
+            ValueError: time that goes back, or a negative size or latency.
         """
         self._run_to(now_s)
         if adapter in self._by_adapter:
-            self.joined += 1
-            return Started(True, None)
+            return False
         for stage in stages:
             if stage.size_bytes < 0 or stage.latency_s < 0:
                 raise ValueError(f"adapter {adapter}: negative {stage}")
             if stage.link not in self.links:
                 raise KeyError(stage.link)
-        victim = None
-        if self.slots is not None:
-            victim = self.slots.add(adapter, now_s)
-            self.slots.use(adapter)
         self._numbers += 1
         copy = _Copy(self._numbers, adapter, tuple(stages), now_s)
         self._copies[copy.number] = self._by_adapter[adapter] = copy
-        if self.mode is not CopyMode.SIDE_STREAM and self._active:
-            self._waiting.append(copy)
-        else:
-            self._activate(copy, now_s)
-        return Started(False, victim)
+        self._next_leg(copy, now_s)
+        return True
 
     def next_event_s(self) -> float | None:
         """When to call advance_to next: the end of a stage or of a latency; None without copies."""
@@ -235,29 +170,15 @@ class CopyEngine:
         return [completion for _, _, completion in done]
 
     def cancel(self, adapter: int, now_s: float) -> bool:
-        """Give up a copy and free its place; False if none is in flight (it may have arrived just now)."""
+        """Give up a copy; False if none is in flight (it may have arrived just now)."""
         self._run_to(now_s)
         copy = self._by_adapter.get(adapter)
         if copy is None:
             return False
-        self._forget(copy, now_s)
-        if self.slots is not None:
-            self.slots.remove(adapter)
-        if copy in self._waiting:
-            self._waiting.remove(copy)
-            return True
+        self._forget(copy)
         if copy.link is not None:
             self.links[copy.link].leave(copy.number, now_s)
-        self._deactivate(now_s)
         return True
-
-    def cancel_all(self, now_s: float) -> list[int]:
-        """Give up all copies, as a crash does; the adapters that were in flight, in order of start."""
-        self._run_to(now_s)
-        adapters = [copy.adapter for copy in self._copies.values()]
-        for adapter in reversed(adapters):  # the queue from its end, so that none of it starts
-            self.cancel(adapter, now_s)
-        return adapters
 
     def _run_to(self, now_s: float) -> None:
         if now_s < self._clock_s:
@@ -286,16 +207,11 @@ class CopyEngine:
                 best = end, name
         return best
 
-    def _activate(self, copy: _Copy, now_s: float) -> None:
-        self._active += 1
-        self._next_leg(copy, now_s)
-
     def _next_leg(self, copy: _Copy, now_s: float) -> None:
         """Begin the next stage, or finish the copy after the last."""
         if copy.next_stage == len(copy.stages):
-            self._forget(copy, now_s)
+            self._forget(copy)
             self._done.append((now_s, copy.number, Completion(copy.adapter, now_s, copy.start_s)))
-            self._deactivate(now_s)
             return
         latency_s = copy.stages[copy.next_stage].latency_s
         if latency_s > 0:
@@ -309,15 +225,8 @@ class CopyEngine:
         copy.link = stage.link
         self.links[stage.link].join(copy.number, stage.size_bytes, now_s)
 
-    def _forget(self, copy: _Copy, now_s: float) -> None:
+    def _forget(self, copy: _Copy) -> None:
         del self._copies[copy.number], self._by_adapter[copy.adapter]
-        if self.slots is not None:
-            self.slots.release(copy.adapter, now_s)
-
-    def _deactivate(self, now_s: float) -> None:
-        self._active -= 1
-        if self._waiting and not self._active:
-            self._activate(self._waiting.popleft(), now_s)
 
     def _drop_cancelled(self) -> None:
         while self._delayed and self._delayed[0][1] not in self._copies:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-KV, ADAPTER, RESERVED = "kv", "adapter", "reserved"
-"""Kinds of use. S-LoRA's unified pool has all three; vLLM's block pool holds KV and one reserved block."""
+KV, ADAPTER = "kv", "adapter"
+"""Kinds of use."""
 
 
 class Pool:
-    """total units, of which some may be reserved for good. Invariant: free + used of all kinds = total."""
+    """Invariant: free + used of all kinds = total."""
 
     __slots__ = ("_used", "free_units", "total")
 
-    def __init__(self, total: int, reserved: int = 0) -> None:
-        """Raises ValueError unless 0 <= reserved <= total."""
-        if not 0 <= reserved <= total:
-            raise ValueError(f"reserved {reserved} of {total} units")
-        self.total = total
-        self.free_units = total - reserved
-        self._used = {RESERVED: reserved} if reserved else {}
+    def __init__(self, total: int) -> None:
+        """total: units. Raises ValueError for fewer than none."""
+        if total < 0:
+            raise ValueError(f"a pool of {total} units")
+        self.total = self.free_units = total
+        self._used: dict[str, int] = {}
 
     def allocate(self, units: int, kind: str = KV) -> bool:
         """Take units for a kind of use; False, and nothing taken, if fewer are free."""
@@ -32,7 +31,7 @@ class Pool:
     def free(self, units: int, kind: str = KV) -> None:
         """Give units of a kind back. Raises ValueError if that many are not in use."""
         used = self._used.get(kind, 0)
-        if not 0 <= units <= used or kind == RESERVED:
+        if not 0 <= units <= used:
             raise ValueError(f"cannot free {units} of {used} units of {kind}")
         self._used[kind] = used - units
         self.free_units += units
@@ -41,21 +40,7 @@ class Pool:
         """Units in use for a kind."""
         return self._used.get(kind, 0)
 
-    @property
-    def usable(self) -> int:
-        """Units that can be allocated at all."""
-        return self.total - self._used.get(RESERVED, 0)
-
     def check(self) -> None:
         """Raises RuntimeError if units were lost or invented."""
         if self.free_units < 0 or self.free_units + sum(self._used.values()) != self.total:
             raise RuntimeError(f"pool of {self.total}: {self.free_units} free, in use {self._used}")
-
-
-class BlockPool(Pool):
-    """vLLM's KV blocks: of num_gpu_blocks one is the null block, which no request gets."""
-
-    __slots__ = ()
-
-    def __init__(self, num_gpu_blocks: int) -> None:
-        super().__init__(num_gpu_blocks, reserved=1)

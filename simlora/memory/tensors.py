@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from simlora.scenario.engines.vllm_versions import MemoryRules
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS, module_shape
-from simlora.scenario.model import ModelSpec
+from simlora.scenario.model import ModelSpec, stage_layers
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,6 @@ def shards(model: ModelSpec, rules: MemoryRules, settings: MemorySettings) -> tu
     return tuple(
         Shard(model, rules, settings, layers, index == 0, index == last) for index, layers in enumerate(counts)
     )
-
-
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage: the remainder goes to the stages before the last, from the back.
-
-    Source: vLLM `distributed.utils.get_pp_indices`.
-    """
-    counts = [layers // stages] * stages
-    for index in range(2, layers % stages + 2):
-        counts[-index] += 1
-    return tuple(counts)
 
 
 def _divide(value: int, parts: int) -> int:

@@ -252,3 +252,14 @@ def builtin_model(name: str) -> ModelSpec | None:
         if candidate in MODELS:
             return MODELS[candidate]
     return None
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage: the remainder goes to the stages before the last, from the back.
+
+    Source: vLLM `distributed.utils.get_pp_indices`.
+    """
+    counts = [layers // stages] * stages
+    for index in range(2, layers % stages + 2):
+        counts[-index] += 1
+    return tuple(counts)

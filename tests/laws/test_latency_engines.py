@@ -11,10 +11,9 @@ from support.latency_cases import Loading, decodes, equal_mix, make_any, make_la
 from simlora.latency.engine_latency import EngineLatency
 from simlora.latency.families.work import LoraWork
 from simlora.latency.loads import shard_bytes
-from simlora.latency.overlap import stage_layers
 from simlora.latency.step import AdapterMix, StepPlan
 from simlora.scenario.lora_modules import ALL_LINEAR, adapter_bytes
-from simlora.scenario.model import builtin_model
+from simlora.scenario.model import builtin_model, stage_layers
 
 KINDS = ("vllm", "slora", "lorax", "punica", "sglang", "grouped", "sequential", "merged-swap")
 FAMILIES = ("padded", "sgmv", "bgmv", "mbgmv", "mbgmm", "csgmv", "simlora", "padded-bmm", "loop", "grouped-gemm")
@@ -90,7 +89,9 @@ def test_copies_beside_a_step_slow_it_and_extra_time_adds(kind: str) -> None:
     latency = make_any(kind, adapter_loading=Loading(overlap=True))
     plan = decodes(64, 8)
     alone, beside = latency.price(plan), latency.price(plan._replace(copying=True))
-    assert beside.gpu_s == pytest.approx(alone.gpu_s * latency.copying_slowdown)
+    memory = latency.calibration.terms.host_memory
+    assert memory is not None
+    assert beside.gpu_s == pytest.approx(alone.gpu_s * memory.parameters.streaming_slowdown)
     assert latency.price(plan._replace(extra_s=0.25)).load_s == pytest.approx(0.25)
     assert latency.scaled(2.0).price(plan).gpu_s == pytest.approx(2 * alone.gpu_s)
 

@@ -8,9 +8,9 @@ import pytest
 
 from simlora.engines.vllm.ledger import VllmLedger, compute_ledger
 from simlora.errors import ConfigError
-from simlora.memory.tensors import MemorySettings, stage_layers, weight_tensors
+from simlora.memory.tensors import MemorySettings, weight_tensors
 from simlora.scenario.gpu import GPUS
-from simlora.scenario.model import MODELS
+from simlora.scenario.model import MODELS, stage_layers
 
 
 def ledger(model: str, **changes: Any) -> VllmLedger:

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simlora.memory.pools import ADAPTER, KV, RESERVED, BlockPool, Pool
-
-
-def test_one_block_is_the_null_block() -> None:
-    pool = BlockPool(100)
-    assert pool.total == 100 and pool.usable == pool.free_units == 99
-    assert pool.used(RESERVED) == 1
-    assert pool.allocate(99) and not pool.allocate(1)
-    pool.check()
+from simlora.memory.pools import ADAPTER, KV, Pool
 
 
 def test_a_shortage_takes_nothing() -> None:
-    pool = BlockPool(10)
+    pool = Pool(9)
     assert pool.allocate(5)
     assert not pool.allocate(5)
     assert pool.free_units == 4 and pool.used() == 5
@@ -33,17 +25,9 @@ def test_kinds_are_counted_apart() -> None:
     pool.check()
 
 
-def test_reserved_units_stay() -> None:
-    pool = Pool(10, reserved=3)
-    assert pool.usable == 7
-    with pytest.raises(ValueError, match="reserved"):
-        pool.free(1, RESERVED)
-
-
-@pytest.mark.parametrize(("total", "reserved"), [(5, 6), (5, -1)])
-def test_reservation_must_fit(total: int, reserved: int) -> None:
-    with pytest.raises(ValueError, match="reserved"):
-        Pool(total, reserved)
+def test_a_negative_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="a pool of -1"):
+        Pool(-1)
 
 
 def test_negative_counts_are_refused() -> None:

@@ -10,7 +10,7 @@ import random
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from simlora.engines.slora.memory import PoolGeometry, pool_geometry
 from simlora.memory.ledger import EngineLedger
@@ -35,31 +35,14 @@ class Fragmentation(NamedTuple):
     """Of those, how many asked for no more than was free."""
 
     @property
-    def internal_fraction(self) -> float:
-        """Share of the allocated bytes that nobody asked for."""
-        return 1 - self.held_bytes / self.allocated_bytes if self.allocated_bytes else 0.0
-
-    @property
     def external_fraction(self) -> float:
         """Share of the free bytes that the largest possible piece cannot have."""
         return 1 - self.largest_free_bytes / self.free_bytes if self.free_bytes else 0.0
 
 
-class PieceAllocator(Protocol):
-    """What both pools offer. A key owns the pieces of all its allocations."""
-
-    def allocate(self, key: Hashable, sizes_bytes: Iterable[int]) -> bool:
-        """All pieces or none. Raises ValueError for a size below 1."""
-
-    def free(self, key: Hashable) -> None:
-        """Give back all pieces of a key. Raises KeyError if it has none."""
-
-    def report(self) -> Fragmentation:
-        """The state now."""
-
-
 class PagedPool:
-    """Pages of equal size; a piece takes whole pages, wherever they are."""
+    """Pages of equal size; a piece takes whole pages, wherever they are. A key owns the pieces of all its
+    allocations."""
 
     def __init__(self, total_bytes: int, page_bytes: int) -> None:
         """What does not fill a page is not used. Raises ValueError unless a page fits."""
@@ -73,6 +56,7 @@ class PagedPool:
         self._refused = self._refused_fragmented = 0
 
     def allocate(self, key: Hashable, sizes_bytes: Iterable[int]) -> bool:
+        """All pieces or none. Raises ValueError for a size below 1."""
         sizes = _checked(sizes_bytes)
         pages = sum(-(-size // self.page_bytes) for size in sizes)
         if pages > self.free_pages:
@@ -85,6 +69,7 @@ class PagedPool:
         return True
 
     def free(self, key: Hashable) -> None:
+        """Give back all pieces of a key. Raises KeyError if it has none."""
         self.free_pages += self._held.pop(key)[0]
 
     def report(self) -> Fragmentation:
@@ -107,6 +92,7 @@ class ContiguousPool:
         self._refused = self._refused_fragmented = 0
 
     def allocate(self, key: Hashable, sizes_bytes: Iterable[int]) -> bool:
+        """All pieces or none. Raises ValueError for a size below 1."""
         sizes = _checked(sizes_bytes)
         placed: list[tuple[int, int]] = []
         for size in sizes:
@@ -122,6 +108,7 @@ class ContiguousPool:
         return True
 
     def free(self, key: Hashable) -> None:
+        """Give back all pieces of a key. Raises KeyError if it has none."""
         for piece in self._held.pop(key):
             self._give_back(piece)
 
