@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+ARGUMENTS = "<arguments>"
+"""Source of a value that comes from the command line and not from a file."""
+
 
 class SimloraError(Exception):
     """Bad input or an impossible request. The command line prints the message and exits with code 2."""

@@ -8,12 +8,11 @@ import sys
 from typing import Any
 
 from simlora.cli import simulate  # isort: skip  (its commands come first in the help)
-from simlora.cli import compare  # isort: skip
 from simlora.cli import measure
 from simlora.cli.common import app
 from simlora.errors import SimloraError
 
-__all__ = ["app", "compare", "main", "measure", "simulate"]
+__all__ = ["app", "main", "measure", "simulate"]
 
 
 class _Interrupted(BaseException):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 out = Console(highlight=False)
@@ -19,7 +19,6 @@ err = Console(stderr=True, highlight=False)
 ScenarioFile = Annotated[Path | None, typer.Argument(help="Scenario YAML file")]
 VllmArgs = Annotated[str | None, typer.Option(help='Flags of a server you run: "serve MODEL --enable-lora ..."')]
 Override = Annotated[list[str] | None, typer.Option("--set", help="Change a key: --set engine.max_loras=16")]
-ARGUMENTS = "<arguments>"
 BIG_RUN = 20_000
 """Requests from which a run shows a progress bar."""
 

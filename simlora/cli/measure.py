@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from simlora.cli.common import ARGUMENTS, Override, app, err, out, read_scenario
-from simlora.errors import ConfigError
+from simlora.cli.common import Override, app, err, out, read_scenario
+from simlora.errors import ARGUMENTS, ConfigError
 
 
 @app.command()

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from simlora.errors import ConfigError
-
-ARGUMENTS = "<arguments>"
+from simlora.errors import ARGUMENTS, ConfigError
 
 
 def write_whole(path: str | Path, text: str, option: str) -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.results.measured import Measured
 from simlora.results.own_run import run_description, write_requests
 from simlora.results.summary import to_json
@@ -29,9 +29,8 @@ REPORT, TRACE = "report.html", "trace.json.gz"
 NAMES = (SUMMARY, REQUESTS, RUN, TIMESERIES, REPORT, TRACE)
 """Everything that a run may write. Those that it does not write are removed, since they belong to an earlier run."""
 
-ARGUMENTS = "<arguments>"
 
-Writer = Callable[[Path], None]
+Writer = Callable[[Path], object]
 """Writes one complete file at the path it is given."""
 
 

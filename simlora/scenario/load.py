@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.scenario.base import brief, config_error
-from simlora.scenario.root import ARGUMENTS, Scenario
+from simlora.scenario.root import Scenario
 
 
 class _Loader(yaml.SafeLoader):

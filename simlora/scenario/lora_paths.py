@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.scenario.lora_modules import ALL_LINEAR, EMBEDDINGS
-from simlora.scenario.root import ARGUMENTS
 
 
 def adapters_from_modules(modules: list[str], default_rank: int) -> tuple[dict[str, Any], list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
+from simlora.errors import ARGUMENTS
 from simlora.scenario.adapters import AdaptersConfig, ClassPopularity, ExplicitPopularity
 from simlora.scenario.base import Config, WrongValueError, auto
 from simlora.scenario.checks import check_scenario, drop_unbuilt
@@ -37,8 +38,6 @@ class CostConfig(Config):
 
 
 DEFAULT_GPU = "h200-141gb"
-ARGUMENTS = "<arguments>"
-"""Source of a scenario that does not come from a file."""
 
 
 class Scenario(Config):

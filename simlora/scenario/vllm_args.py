@@ -15,11 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.scenario.base import brief
 from simlora.scenario.load import scenario_from_dict
 from simlora.scenario.lora_paths import adapters_from_modules
-from simlora.scenario.root import ARGUMENTS, Scenario
+from simlora.scenario.root import Scenario
 
 INTEGERS = MappingProxyType(
     {

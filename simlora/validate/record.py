@@ -14,7 +14,7 @@ from typing import Any, Literal
 import aiohttp
 import numpy as np
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.results.files import Writer, text_writer, write_folder
 from simlora.runs import REJECTED, REQUESTS, RUN, STEPS
 from simlora.runs.write import REQUEST_COLUMNS, STEP_COLUMNS, describe_run, run_text, write_table
@@ -24,7 +24,6 @@ from simlora.validate.record_client import Attempt, Client
 from simlora.validate.record_load import Driven, Offers, Progress, PromptKind, adapter_names, drive, make_offers
 from simlora.validate.record_server import Sampler, ServerInfo, ask_server, read_metrics
 
-ARGUMENTS = "<arguments>"
 ERRORS = "errors.csv"
 """Beside the files of every recorded run: each request that went wrong. One that was under way when the recording was
 cut did not: it is a row of requests.csv without times."""

@@ -14,14 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 from simlora.scenario.root import Scenario
 from simlora.validate.record_client import NOT_SENT, Attempt, Client, Failure
 from simlora.workload.adapter_table import AdapterTable, build_adapters
 from simlora.workload.request_table import RequestTable
 from simlora.workload.requests import build_requests
-
-ARGUMENTS = "<arguments>"
 
 PromptKind = Literal["token-ids", "text"]
 

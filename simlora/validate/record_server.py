@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from simlora.errors import ConfigError
+from simlora.errors import ARGUMENTS, ConfigError
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
@@ -135,7 +135,6 @@ async def read_metrics(session: aiohttp.ClientSession, url: str) -> dict[str, li
         return None
 
 
-ARGUMENTS = "<arguments>"
 _TIMEOUT_S = 10.0
 
 
