@@ -162,7 +162,7 @@ class BaselineEngine(SyncEngine):
         if self.free < 0 or self.free + reserved != self.limits.kv_blocks:
             yield "INV-3", f"free {self.free} + reserved {reserved} != {self.limits.kv_blocks} KV blocks"
         if len(self.running) > self.limits.max_num_seqs:
-            yield "INV-3", "more running requests than seats"
+            yield "INV-3", "more running requests than max_num_seqs"
         used = {request.adapter for request in self.running.values()} - {0}
         if used != set(self.active.requests):
             yield "INV-4", f"active adapters {set(self.active.requests)} but the batch holds {used}"

@@ -1,7 +1,7 @@
 """One adapter per batch: what a system does that can only run requests of the same model together.
 
-The batch belongs to the adapter of the request that waited longest when the batch before had drained; base requests
-are a group of their own. It opens with the waiting requests of its adapter, as many as seats and memory take (over
+The batch belongs to the adapter of the request that waited longest when the batch before had drained; base requests are
+a group of their own. It opens with the waiting requests of its adapter, as many as max_num_seqs and memory take (over
 several steps if the token budget is short), and takes more of them while it runs, each as it comes. So that the others
 are not passed over for ever, it is closed to newcomers once `switch_after` requests of other adapters wait: then it
 drains, and the next batch begins. With switch_after 1 no request is overtaken but by those that the batch opened with.

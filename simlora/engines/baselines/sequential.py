@@ -2,7 +2,7 @@
 
 The base model computes once for the whole batch, then each adapter adds its part with a pair of small GEMMs for each
 projection (the latency model's family `loop`). The request at the head of the queue stops those behind it, whatever it
-waits for: a seat, memory, a slot or the token budget.
+waits for: max_num_seqs, memory, a slot or the token budget.
 """
 
 from __future__ import annotations

@@ -143,11 +143,11 @@ class SglangEngine(SyncEngine):
 
     def _choose_prompts(self, now_s: float) -> Chunks:
         limits, partial, batch = self.limits, self.partial, self.decodes.count + len(self._left)
-        seats = limits.max_running_requests - batch
+        room = limits.max_running_requests - batch
         if partial is None:
             if self.full or not self.queue.size:
                 return []
-            if seats <= 0:
+            if room <= 0:
                 self.full, self.blocked = True, SEQS
                 return []
         riding = batch if limits.enable_mixed_chunk else 0
@@ -156,14 +156,14 @@ class SglangEngine(SyncEngine):
         chunks = [] if partial is None else [(partial, budget.go_on(partial))]
         if self.drainer is not None:
             self._unsettled |= self.drainer.update(self.queue.oldest_s(), self._remaining_outputs(), now_s)
-        self._admit(chunks, budget, seats, now_s)
+        self._admit(chunks, budget, room, now_s)
         return chunks
 
-    def _admit(self, chunks: Chunks, budget: PrefillBudget, seats: int, now_s: float) -> None:
+    def _admit(self, chunks: Chunks, budget: PrefillBudget, room: int, now_s: float) -> None:
         some = self.pool is not None and self.adapters.copies is None and not self.places.room
         adapters = self.places.served() if some else list(self.queue.adapters())
         for request in self.queue.walk(adapters, lambda waiting: self._judge(waiting, now_s)):
-            if len(chunks) >= seats:
+            if len(chunks) >= room:
                 self.full, self.blocked = True, SEQS
                 return
             share = budget.add(request)
@@ -362,7 +362,7 @@ def _tokens(engine: SglangEngine) -> Iterator[tuple[str, str]]:
     if engine.free + held != total:
         yield "INV-3", f"free {engine.free} + used {held} != {total} KV tokens"
     if len(engine.running) > engine.limits.max_running_requests:
-        yield "INV-3", "more running requests than seats"
+        yield "INV-3", "more running requests than max_running_requests"
     half = [r.index for r in engine.running.values() if r.computed < r.prefill_tokens]
     if half != ([] if engine.partial is None else [engine.partial.index]):
         yield "INV-3", f"half computed prompts {half}"

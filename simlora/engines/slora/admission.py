@@ -1,4 +1,4 @@
-"""Who may join the running batch of S-LoRA: seats, prompt tokens, adapter memory and the worst case of the KV cache."""
+"""Who may join the running batch of S-LoRA: requests, prompt tokens, adapter memory, the worst case of the KV cache."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class Admission:
         limits: SloraLimits,
         units: AdapterUnits,
         running: WorstCase,
-        seats: int,
+        num_running: int,
         adapters: Iterable[int],
         adapter_units: int,
         step: int,
     ) -> None:
-        """running, seats, adapters, adapter_units: of the requests that decode. step: the next decode step."""
+        """running, num_running, adapters, adapter_units: of the requests that decode; num_running: their number. step: the next decode step."""
         self._limits, self._units, self._step = limits, units, step
         self._worst, self._adapters = running.copy(), set(adapters)
         self.adapter_units = adapter_units
         """Of the distinct adapters of everybody."""
-        self.seats, self.tokens = seats, 0
+        self.num_running, self.tokens = num_running, 0
         self.blocked = TOKENS
         """Why the last request was refused."""
 
@@ -73,7 +73,7 @@ class Admission:
         self._worst.add(newcomer(request, self._step))
         self.adapter_units = self.units_with(request)
         self._adapters.add(request.adapter)
-        self.seats += 1
+        self.num_running += 1
         self.tokens += request.prefill_tokens
 
     def units_with(self, request: Request) -> int:
@@ -92,7 +92,7 @@ class Admission:
 
     def _refusal(self, request: Request) -> int | None:
         limits, adapter_units = self._limits, self.units_with(request)
-        if self.seats >= limits.running_max_req_size:
+        if self.num_running >= limits.running_max_req_size:
             return SEQS
         if not limits.unified and adapter_units > limits.adapter_units:
             return SLOTS

@@ -97,7 +97,7 @@ class SloraEngine(SyncEngine):
             if not admission.add(request):
                 break
             joining.append(request)
-        if len(joining) == len(self.accepted) and admission.seats < self.limits.running_max_req_size:
+        if len(joining) == len(self.accepted) and admission.num_running < self.limits.running_max_req_size:
             new = self.queue.scan(admission, self._batch(), now_s)
             self._take_in(new, now_s)
             joining += new
