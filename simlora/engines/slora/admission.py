@@ -59,7 +59,7 @@ class Admission:
         adapter_units: int,
         step: int,
     ) -> None:
-        """running, num_running, adapters, adapter_units: of the requests that decode; num_running: their number. step: the next decode step."""
+        """What decodes now: running, num_running (requests), adapters, adapter_units. step: the next decode step."""
         self._limits, self._units, self._step = limits, units, step
         self._worst, self._adapters = running.copy(), set(adapters)
         self.adapter_units = adapter_units
