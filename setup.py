@@ -9,6 +9,8 @@ import os
 from setuptools import setup
 
 HOT_PATH = [
+    "simlora/engines/vllm/loop.py",
+    "simlora/engines/vllm/run_state.py",
     "simlora/engines/vllm/adapter_slots.py",
     "simlora/engines/vllm/batch.py",
     "simlora/engines/vllm/kv_blocks.py",

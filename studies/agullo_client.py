@@ -103,6 +103,7 @@ class Client:
     sent while the server answers a scrape gets to the engine afterwards."""
 
     needs_views = False
+    oblivious = False
 
     def __init__(self, replica: VllmReplica, limit: int = MAX_CONNECTIONS) -> None:
         self.scraper = Scraper(replica)

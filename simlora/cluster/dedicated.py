@@ -30,6 +30,7 @@ class Dedicated:
     """
 
     needs_views = True
+    oblivious = False
 
     def __init__(
         self, deployment_of: Sequence[int], deployments: int, scale_to_zero_s: float, cold_start_s: float

@@ -45,10 +45,20 @@ class Router(Protocol):
 
     needs_views: bool
     """False lets the simulation skip building views."""
+    oblivious: bool
+    """Its decisions depend on the requests alone and are all Send, so that they can be made ahead of time: it is an
+    Oblivious."""
 
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
         """Where the request goes; one view for each replica, in their order (none where needs_views is False)."""
         ...
+
+
+class Oblivious(Protocol):
+    """A router whose decisions depend on the requests alone."""
+
+    def replica_of(self, requests: Any, index: int) -> int:
+        """Where that request goes; requests: RequestColumns, or engines/request.py's Requests."""
 
 
 class NamedRouter(ABC):
@@ -58,6 +68,7 @@ class NamedRouter(ABC):
     engines: ClassVar[tuple[str, ...]] = ()
     elsewhere: ClassVar[str] = ""
     needs_views = True
+    oblivious = False
 
     @classmethod
     def build(cls, inputs: Inputs) -> Self:
@@ -73,6 +84,7 @@ class RoundRobin(NamedRouter):
     """Replicas in turn."""
 
     needs_views = False
+    oblivious = True
 
     def __init__(self, replicas: int) -> None:
         self._replicas, self._next = replicas, 0
@@ -82,9 +94,11 @@ class RoundRobin(NamedRouter):
         return cls(inputs.scenario.cluster.replicas)
 
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
-        replica = self._next
-        self._next = (replica + 1) % self._replicas
-        return Send(replica)
+        self._next += 1
+        return Send((self._next - 1) % self._replicas)
+
+    def replica_of(self, requests: Any, index: int) -> int:
+        return index % self._replicas
 
 
 class LeastRequests(NamedRouter):

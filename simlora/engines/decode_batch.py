@@ -43,33 +43,33 @@ class DecodeBatch:
         base = context_tokens - step - 1
         self.base_sum += base
         self.bins[-base % self.block_size] += 1
-        self._join(request, base, step + tokens_left - 1, step, rank)
-
-    def retire(self, step: int) -> list[tuple[int, int]]:
-        """Take out the requests whose last token is emitted before `step`: (request, KV blocks that it holds)."""
-        heap, out = self.heap, []
-        while heap and heap[0][0] < step:
-            last, request = heappop(heap)
-            out.append((request, self.blocks(request, last)))
-            self._leave(request)
-        return out
-
-    def remove(self, request: int) -> None:
-        """Take out a preempted request."""
-        self.heap.remove((self.members[request][1], request))
-        heapify(self.heap)
-        self._leave(request)
-
-    def _join(self, request: int, base: int, last: int, step: int, rank: int) -> None:
-        self.members[request] = base, last, step, rank
+        self.members[request] = base, step + tokens_left - 1, step, rank
         self.count += 1
         if rank:
             self.lora_count += 1
             self.rank_sum += rank
-        heappush(self.heap, (last, request))
+        heappush(self.heap, (step + tokens_left - 1, request))
 
-    def _leave(self, request: int) -> None:
-        base, _, _, rank = self.members.pop(request)
+    def retire(self, step: int) -> list[tuple[int, int]]:
+        """Take out the requests whose last token is emitted before `step`: (request, KV blocks that it holds)."""
+        heap, out, size = self.heap, [], self.block_size
+        while heap and heap[0][0] < step:
+            last, request = heappop(heap)
+            base, _, _, rank = self.members.pop(request)
+            self.count -= 1
+            self.base_sum -= base
+            self.bins[-base % size] -= 1
+            if rank:
+                self.lora_count -= 1
+                self.rank_sum -= rank
+            out.append((request, -(-(base + last + 1) // size)))
+        return out
+
+    def remove(self, request: int) -> None:
+        """Take out a preempted request."""
+        base, last, _, rank = self.members.pop(request)
+        self.heap.remove((last, request))
+        heapify(self.heap)
         self.count -= 1
         self.base_sum -= base
         self.bins[-base % self.block_size] -= 1

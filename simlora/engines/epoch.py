@@ -38,13 +38,14 @@ def index_after(start_s: float, first_s: float, gap_s: float, slope_s: float, ti
     if time_s < first_s:
         return 1 if time_s >= start_s else 0
     elapsed, a, b = time_s - first_s, gap_s - slope_s / 2, slope_s / 2
-    done = elapsed / a if b == 0 else (sqrt(a * a + 4 * b * elapsed) - a) / (2 * b)
-    index = max(1, int(done) + 1)
-    while boundary(start_s, first_s, gap_s, slope_s, index) <= time_s:
-        index += 1
-    while index > 1 and boundary(start_s, first_s, gap_s, slope_s, index - 1) > time_s:
-        index -= 1
-    return index
+    done = int(elapsed / a if b == 0 else (sqrt(a * a + 4 * b * elapsed) - a) / (2 * b))
+    if done < 0:
+        done = 0
+    while first_s + done * gap_s + slope_s * (done * (done - 1) / 2) <= time_s:  # boundary(done + 1)
+        done += 1
+    while done > 0 and first_s + (done - 1) * gap_s + slope_s * ((done - 1) * (done - 2) / 2) > time_s:
+        done -= 1
+    return done + 1
 
 
 def index_at(start_s: float, first_s: float, gap_s: float, slope_s: float, time_s: float) -> int:

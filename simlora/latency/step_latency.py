@@ -57,6 +57,49 @@ class PriceTable(NamedTuple):
     """Context tokens above which attention is extrapolated: the step's terms are then long_context."""
     long_context: tuple[str, ...]
 
+    def price(self, plan: StepPlan, alternates: bool = False) -> StepTiming:
+        """Durations of the plan's first step and how they grow while it repeats. alternates: nothing is in flight while
+        a step is prepared."""
+        prefills = plan.prefills
+        key = (
+            plan.num_tokens, plan.num_requests, plan.num_adapters, plan.lora_tokens, not prefills, plan.batch_changed,
+        )  # fmt: skip
+        fixed = self.fixed.get(key)
+        if fixed is None:
+            fixed = self.fixed[key] = self.price_fixed(key)
+        host_s, sync_s, launch_s, repeat_host_s, base_s, lora_s, collective_s, extrapolated = fixed
+        attention_s = plan.decode_context_tokens * self.decode_token_s + plan.decode_count * self.request_s
+        slope_s, valid_steps = 0.0, 1
+        if prefills:
+            pairs = 0.0
+            for _, start, new in prefills:
+                pairs += new * (start + 0.5 * (new + 1))
+            attention_s += pairs * self.pair_s
+        else:
+            slope_s = plan.decode_count * plan.emitted_per_step * self.decode_token_s
+            valid_steps = plan.max_repeat
+        load_s = 0.0
+        for _, rank, tier in plan.loads:
+            load_s += self.load_s(rank, tier)
+        if plan.decode_context_tokens > self.largest_context:
+            extrapolated = self.long_context
+        if plan.skipped:
+            skip_s = plan.skipped * self.skip_s
+            host_s, repeat_host_s = host_s + skip_s, repeat_host_s + skip_s
+        if alternates:
+            return alternating(
+                (host_s + sync_s - launch_s, repeat_host_s - launch_s, launch_s + self.tail_s), load_s,
+                (base_s, attention_s, lora_s, collective_s), slope_s, valid_steps, extrapolated,
+            )  # fmt: skip
+        tail_s = 0.0
+        if launch_s:
+            # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
+            tail_s = max(self.tail_s, base_s + attention_s + lora_s + collective_s - launch_s)
+        return StepTiming(
+            host_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, launch_s > 0.0, tail_s, valid_steps,
+            extrapolated, sync_s, repeat_host_s,
+        )  # fmt: skip
+
 
 class StepLatency:
     """Prices steps of one model on one GPU type under one engine configuration. Not thread-safe (it fills caches)."""
@@ -110,7 +153,6 @@ class StepLatency:
         self._static = static_extrapolations(calibration, model, engine)
         self._long_context = tuple(dict.fromkeys((*self._static, "attention")))
         self._largest_context = largest(calibration, "attention", "context_tokens")
-        self._cache: dict[tuple[int, int, int, int, bool, bool], _Fixed] = {}
         self._layers_s: list[float] = []
         self._heads_s: dict[int, float] = {}
         self._loads: dict[tuple[int, str], float] = {}
@@ -119,6 +161,10 @@ class StepLatency:
         self.frontend_in_s = self._front.in_s + http
         self._out_s = self._front.out_s + 0.5 * http
         self._out_request_s = self._front.out_request_s
+        self._table = PriceTable(
+            {}, self._price_fixed, self.load_s, self._decode_token_s, self._request_s, self._pair_s, self._tail_s,
+            self._skip_s, self._largest_context, self._long_context,
+        )  # fmt: skip
 
     def _lora_kernels(self) -> LoraKernels:
         model, engine, modules = self.model, self.engine, self.slot_modules
@@ -137,60 +183,11 @@ class StepLatency:
 
     def price(self, plan: StepPlan) -> StepTiming:
         """Durations of the plan's first step and how they grow while it repeats."""
-        prefills = plan.prefills
-        decode_only = not prefills
-        key = (plan.num_tokens, plan.num_requests, plan.num_adapters, plan.lora_tokens, decode_only, plan.batch_changed)
-        fixed = self._cache.get(key)
-        if fixed is None:
-            fixed = self._cache[key] = self._price_fixed(key)
-        host_s, sync_s, launch_s, repeat_host_s, base_s, lora_s, collective_s, extrapolated = fixed
-        attention_s = plan.decode_context_tokens * self._decode_token_s + plan.decode_count * self._request_s
-        slope_s = 0.0
-        valid_steps = 1
-        if prefills:
-            attention_s += self._prefill_s(prefills)
-        else:
-            slope_s = plan.decode_count * plan.emitted_per_step * self._decode_token_s
-            valid_steps = plan.max_repeat
-        load_s = self._loads_s(plan.loads) if plan.loads else 0.0
-        if plan.decode_context_tokens > self._largest_context:
-            extrapolated = self._long_context
-        if plan.skipped:
-            skip_s = plan.skipped * self._skip_s
-            host_s, repeat_host_s = host_s + skip_s, repeat_host_s + skip_s
-        if self.profile.overlap == "alternating":
-            return alternating(
-                (host_s + sync_s - launch_s, repeat_host_s - launch_s, launch_s + self._tail_s), load_s,
-                (base_s, attention_s, lora_s, collective_s), slope_s, valid_steps, extrapolated,
-            )  # fmt: skip
-        tail_s = 0.0
-        if launch_s:
-            # The GPU starts with the first launch; where it needs longer than launching takes, the rest is the tail.
-            tail_s = max(self._tail_s, base_s + attention_s + lora_s + collective_s - launch_s)
-        return StepTiming(
-            host_s,
-            load_s,
-            base_s,
-            attention_s,
-            lora_s,
-            collective_s,
-            slope_s,
-            launch_s > 0.0,
-            tail_s,
-            valid_steps,
-            extrapolated,
-            sync_s,
-            repeat_host_s,
-        )
+        return self._table.price(plan, self.profile.overlap == "alternating")
 
     def price_table(self) -> PriceTable | None:
         """The parts of `price`, for steps without copies beside them; None where host and GPU alternate."""
-        if self.profile.overlap == "alternating":
-            return None
-        return PriceTable(
-            self._cache, self._price_fixed, self.load_s, self._decode_token_s, self._request_s, self._pair_s,
-            self._tail_s, self._skip_s, self._largest_context, self._long_context,
-        )  # fmt: skip
+        return None if self.profile.overlap == "alternating" else self._table
 
     @property
     def step_scale(self) -> float:

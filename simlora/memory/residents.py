@@ -28,6 +28,12 @@ class EvictionPolicy(Protocol):
     def discard(self, adapter: int) -> None:
         """The adapter is no candidate any more; nothing happens if it was none."""
 
+    def take(self, adapter: int, now_s: float) -> None:
+        """`record_use`, then `discard`."""
+
+    def give_back(self, adapter: int, now_s: float) -> None:
+        """`record_use`, then `insert`."""
+
     def victim(self) -> int | None:
         """The next adapter to leave, still a candidate; None if there is none."""
 
@@ -51,6 +57,12 @@ class Lru:
 
     def discard(self, adapter: int) -> None:
         self._order.pop(adapter, None)
+
+    def take(self, adapter: int, now_s: float) -> None:
+        self._order.pop(adapter, None)
+
+    def give_back(self, adapter: int, now_s: float) -> None:
+        self._order[adapter] = None
 
     def victim(self) -> int | None:
         return next(iter(self._order), None)
@@ -93,6 +105,14 @@ class WeightedLru:
 
     def discard(self, adapter: int) -> None:
         self._entries.pop(adapter, None)
+
+    def take(self, adapter: int, now_s: float) -> None:
+        self.discard(adapter)
+        self.record_use(adapter, now_s)
+
+    def give_back(self, adapter: int, now_s: float) -> None:
+        self.record_use(adapter, now_s)
+        self.insert(adapter, now_s)
 
     def victim(self) -> int | None:
         while self._heap:
@@ -177,6 +197,16 @@ class ResidentSet:
             self.in_use += 1
             self._policy.discard(adapter)
 
+    def acquire(self, adapter: int, now_s: float) -> None:
+        """`touch`, then `use`."""
+        count = self._uses[adapter]
+        self._uses[adapter] = count + 1
+        if count:
+            self._policy.record_use(adapter, now_s)
+        else:
+            self.in_use += 1
+            self._policy.take(adapter, now_s)
+
     def release(self, adapter: int, now_s: float) -> None:
         """One holder less; with the last one gone the adapter may be evicted, most recently used now.
 
@@ -186,11 +216,12 @@ class ResidentSet:
         if count == 0:
             raise ValueError(f"adapter {adapter} is released more often than used")
         self._uses[adapter] = count - 1
-        self._policy.record_use(adapter, now_s)
         if count == 1:
             self.in_use -= 1
             if adapter not in self._pinned:
-                self._policy.insert(adapter, now_s)
+                self._policy.give_back(adapter, now_s)
+                return
+        self._policy.record_use(adapter, now_s)
 
     def touch(self, adapter: int, now_s: float) -> None:
         """The adapter was used now, without being held. Raises KeyError if not resident."""
@@ -327,11 +358,10 @@ class AdapterTiers:
     def acquire(self, adapter: int, now_s: float) -> Activation:
         """`activate` and `use` in one; cheap where the adapter is in a slot."""
         if adapter in self.slots:
-            found = _IN_SLOT
-            self.slots.touch(adapter, now_s)
-            self.host.touch(adapter, now_s)
-        else:
-            found = self.activate(adapter, now_s)
+            self.slots.acquire(adapter, now_s)
+            self.host.acquire(adapter, now_s)
+            return _IN_SLOT
+        found = self.activate(adapter, now_s)
         self.slots.use(adapter)
         self.host.use(adapter)
         return found

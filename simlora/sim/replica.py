@@ -77,6 +77,10 @@ class EngineReplica:
         if could_admit:
             self._truncate_run(self._epoch, now_s)
 
+    def expect(self, index: int, at_s: float) -> None:
+        """A request will reach the engine at at_s, and nothing else before it."""
+        self.enqueue(index, at_s)
+
     def _truncate_run(self, epoch: Epoch, now_s: float) -> None:
         """The run in progress ends at its next boundary; an empty one now."""
         if self._asleep:

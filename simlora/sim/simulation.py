@@ -46,6 +46,7 @@ class Replica(Protocol):
     on_finished: Any
 
     def enqueue(self, request: int, now_s: float) -> None: ...
+    def expect(self, request: int, at_s: float) -> None: ...
     def advance(self, until_s: float) -> None: ...
     def cut(self, now_s: float) -> None: ...
     def view_at(self, time_s: float) -> View: ...
@@ -91,7 +92,9 @@ class Simulation:
         if self._cut_s is not None:
             end = self.clock.event()
             self.clock.at(self._cut_s, SAMPLE, self._stop, end)
-        if arrivals:
+        if arrivals and self.router.oblivious:
+            self._route_ahead()
+        elif arrivals:
             self.clock.at(arrivals[0] + self._in_s, ARRIVAL, self._arrive)
         self.clock.run(until=None if self._cut_s is None else end)
         for replica in self.replicas:
@@ -104,6 +107,22 @@ class Simulation:
             last = max((s for s in self.requests.last_token_s if s == s), default=0.0)
             arrived = arrivals[-1] + self._in_s if arrivals else 0.0
             self.end_s = max([last, arrived, *(replica.now_s for replica in self.replicas)])
+
+    def _route_ahead(self) -> None:
+        """Nothing that happens can change where the requests go: tell the replicas what they have to expect."""
+        end_s = FOREVER_S if self._cut_s is None else self._cut_s
+        router: Any = self.router
+        requests, replicas = self.requests, self.replicas
+        for index, arrival_s in enumerate(requests.arrival_s):
+            now_s = arrival_s + self._in_s
+            if now_s > end_s:
+                break
+            replicas[router.replica_of(requests, index)].expect(index, now_s)
+            if index % PROGRESS_EVERY == PROGRESS_EVERY - 1:
+                for replica in replicas:
+                    replica.advance(now_s)
+                if self._progress is not None:
+                    self._progress(index + 1, now_s)
 
     def _arrive(self, event: Any) -> None:
         """One arrival after the other, as long as nothing else comes first."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, clusters, cuts, examples
+from support.cases import ALONE, LATENCIES, REBUILDING, TABLES, Case, Cluster, cases, clusters, cuts, examples
 from support.compare import outcome, row_sums, same_sums
 from support.fakes import TICK_S, FakeLatency, RoundLatency, share_prefixes
 
@@ -28,7 +28,13 @@ from simlora.sim.log_builder import run_columns
 from simlora.sim.simulate import simulate
 from simlora.sim.simulation import Simulation
 
-ALL: tuple[Any, ...] = (*LATENCIES.values(), *REBUILDING.values(), FakeLatency(), FakeLatency(host_s=0.0041))
+ALL: tuple[Any, ...] = (
+    *LATENCIES.values(),
+    *REBUILDING.values(),
+    *TABLES.values(),
+    FakeLatency(),
+    FakeLatency(host_s=0.0041),
+)
 LIMITS = VllmLimits(
     max_num_seqs=4,
     max_num_batched_tokens=64,

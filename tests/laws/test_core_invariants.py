@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.cases import ALONE, LATENCIES, REBUILDING, Case, Cluster, cases, clusters, cuts, examples
+from support.cases import ALONE, LATENCIES, REBUILDING, TABLES, Case, Cluster, cases, clusters, cuts, examples
 from support.compare import life, row_sums
 from support.fakes import (
     TICK_S,
@@ -42,7 +42,7 @@ from simlora.sim.log_builder import request_log, run_columns
 from simlora.sim.simulate import simulate
 from simlora.sim.simulation import Simulation
 
-ROUND = (*LATENCIES.values(), *REBUILDING.values())
+ROUND = (*LATENCIES.values(), *REBUILDING.values(), *TABLES.values())
 ALL: tuple[Any, ...] = (*ROUND, FakeLatency())
 SILENT = tuple(replace(latency, front_out=0) for latency in ROUND)
 """Tokens reach the client as they leave the engine."""

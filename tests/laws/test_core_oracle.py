@@ -15,14 +15,14 @@ from hypothesis import given
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.cases import LATENCIES, REBUILDING, Case, cases, examples
+from support.cases import LATENCIES, REBUILDING, TABLES, Case, cases, examples
 from support.compare import played, played_naively
 from support.fakes import RoundLatency
 
 from simlora.engines.vllm.batch import VllmLimits
 from simlora.engines.vllm.replica import VllmReplica
 
-ALL = (*LATENCIES.values(), *REBUILDING.values())
+ALL = (*LATENCIES.values(), *REBUILDING.values(), *TABLES.values())
 AMPLE_KV, AMPLE_SLOTS = (400, 600), (7, 7)
 
 
@@ -77,14 +77,14 @@ def test_without_lora(case: Case) -> None:
 
 
 @examples(130)
-@given(cases(latencies=ALL, seats=(2, 8), requests=10))
+@given(cases(latencies=(*LATENCIES.values(), *REBUILDING.values()), seats=(2, 8), requests=10))
 def test_every_plan(case: Case) -> None:
     """Not only when requests came and went: each step's requests, tokens, contexts, adapters and loads."""
     planned = []
 
     def note(replica: VllmReplica, now_s: float) -> None:
-        if replica._plan is not None:
-            planned.append((now_s, replica._plan._replace(max_repeat=1, skipped=0)))
+        if replica.plan is not None:
+            planned.append((now_s, replica.plan._replace(max_repeat=1, skipped=0)))
 
     case.simulation(case.requests(), coalesce=False, on_boundary=note).run()
     naive, _ = case.naive()

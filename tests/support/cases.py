@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from support.fakes import TICK_S, RoundLatency, columns_of, make_cluster, make_tiers, requests_of_rows
+from support.fakes import TICK_S, RoundLatency, TableLatency, columns_of, make_cluster, make_tiers, requests_of_rows
 from support.naive_tiers import NaiveTiers
 from support.naive_vllm import Job, NaiveReplica
 
@@ -49,6 +49,10 @@ REBUILDING = {
     "rebuild-launch-bound": RoundLatency(tail=700, rebuild=1500, sync=1200),
 }
 """Regimes in which a changed batch costs the host more."""
+
+
+TABLES = {name: TableLatency(**vars(latency)) for name, latency in (LATENCIES | REBUILDING).items()}
+"""The same by tables, so that the loop does not ask the scheduler about plain steps."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simlora.cluster.router import LeastRequests, LoraAffinity, RoundRobin, Router
 from simlora.engines.decode_batch import DecodeBatch
@@ -15,6 +16,7 @@ from simlora.engines.vllm.prefix_cache import PrefixCache
 from simlora.engines.vllm.replica import VllmReplica
 from simlora.engines.vllm.scheduler import VllmScheduler
 from simlora.latency.step import StepPlan, StepTiming
+from simlora.latency.step_latency import PriceTable
 from simlora.memory.residents import AdapterTiers, ResidentSet
 from simlora.sim.clock import Clock
 from simlora.sim.simulation import Simulation
@@ -96,6 +98,30 @@ class RoundLatency:
 
     def frontend_out_s(self, running: float) -> float:
         return self.front_out * TICK_S
+
+
+@dataclass(frozen=True)
+class TableLatency(RoundLatency):
+    """RoundLatency by a table, as the calibrated model has one: the loop prices plain steps by itself then. Prompt
+    tokens are those of the step with its decodes; `launching` ticks of a prompt's step go into launches."""
+
+    launching: int = 700
+    largest: int = UNBOUNDED
+
+    def price(self, plan: StepPlan) -> StepTiming:
+        return self.price_table().price(plan)
+
+    def price_table(self) -> PriceTable:
+        times = [ticks * TICK_S for ticks in (self.context, 0, self.context, self.tail or 500, 0)]
+        return PriceTable({}, self._fixed, self.load_s, *times, float(self.largest), ("attention",))
+
+    def _fixed(self, key: tuple[int, int, int, int, bool, bool]) -> Any:
+        tokens, requests, adapters, _, decode_only, changed = key
+        repeat = self.host + self.host_request * requests
+        launching = 0 if decode_only and not self.tail else self.launching
+        base = self.gpu + self.gpu_request * requests + (0 if decode_only else self.token * tokens)
+        first = repeat + (self.rebuild if changed else 0), self.sync if changed else 0, launching, repeat
+        return *(ticks * TICK_S for ticks in (*first, base, self.gpu_adapter * adapters, 0)), ()
 
 
 class FixedStep:
@@ -196,7 +222,8 @@ def make_cluster(
     made = []
     for i in range(replicas):
         scheduler = VllmScheduler(limits, requests, tiers(), decodes(), cache(requests))
-        replica = replica_type(i, scheduler, latency, coalesce)
+        prices = latency.price_table() if isinstance(latency, TableLatency) else None
+        replica = replica_type(i, scheduler, latency, coalesce, prices)
         replica.on_boundary = on_boundary
         made.append(replica)
     policy = make_router(router, replicas) if isinstance(router, str) else router

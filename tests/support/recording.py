@@ -16,6 +16,7 @@ class RecordingRouter:
     """Sends requests in turn, and keeps the views it was shown: (time, one view per replica)."""
 
     needs_views = True
+    oblivious = False
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
@@ -47,9 +48,16 @@ class RecordingReplica(VllmReplica):
         if self.history[-1][0] <= now_s:
             self.history.append((now_s, self._state()))
 
-    def _start_run(self, now_s: float) -> None:
-        super()._start_run(now_s)
-        self.history.append((now_s, self._state()))
+    def play(self, until_s: float, single: bool = False, last: bool = False) -> bool:
+        if last:
+            return super().play(until_s, single, last)
+        while (now_s := self.next_change_s()) <= until_s:
+            planned = super().play(now_s, single=True)
+            if planned:
+                self.history.append((now_s, self._state()))
+            if single:
+                return planned
+        return False
 
     def _state(self) -> View:
         engine = self.engine

@@ -71,12 +71,14 @@ class VllmBatch:
         """Requests that count against max_num_seqs, in the order of admission."""
         self.partial = -1
         """The request whose prompt is half computed; -1: none."""
+        self.stripped = 0
+        """Of those that are finishing, how many have lost their blocks already."""
         self.finishing: list[tuple[int, int]] = []
         """(request, its KV blocks) of those not in the plan any more whose last token is still on the GPU."""
         self.step = -1
         self.version = 0
         """Grows whenever the composition of the planned batch changes, or anything else that its price depends on."""
-        self._planned_version = -1
+        self.planned_version = -1
         self.blocked = TOKENS
         self._stands = False
         """Something at the head of the queue, not a slot, kept the last plan from looking at what comes behind."""
@@ -86,7 +88,7 @@ class VllmBatch:
         """Why the last arrival waits: TOKENS when the next plan may admit it."""
         self.preempted: list[int] = []
         """Decoding requests that the last plan preempted."""
-        self._late: list[int] = []
+        self.late: list[int] = []
         """Arrivals since the last plan that every plan passes over for want of a slot."""
         self.loading: list[int] = []
         """Requests on whose behalf the last plan loads, in the order of plan.loads."""
@@ -95,8 +97,8 @@ class VllmBatch:
         self.preemptions = 0
         self.loads_by_rank: dict[int, int] = {}
         """Own rank of a loaded adapter -> loads."""
-        self._planned_first: list[int] = []
-        self._in_flight_first: list[int] = []
+        self.planned_first: list[int] = []
+        self.in_flight_first: list[int] = []
 
     def _make_queue(self) -> WaitingQueue:
         return WaitingQueue(self.requests.adapter, self.limits.skipped_first)
@@ -107,19 +109,19 @@ class VllmBatch:
         """The last plan ran for `steps` steps (0: it was None). What came out while they did, besides one token for
         every decoding request: requests with the first token of their residence, and requests with their last."""
         if self.asynchronous:
-            first, self._in_flight_first = self._in_flight_first, self._planned_first
-            finished = self._release() if self.finishing else []  # out before the run's second step is planned
+            first, self.in_flight_first = self.in_flight_first, self.planned_first
+            finished = self.release() if self.finishing else []  # out before the run's second step is planned
             if steps > 1:
                 self._extend(steps - 1)
         else:
-            first = self._planned_first
+            first = self.planned_first
             if steps > 1:
                 self._extend(steps - 1)
             heap = self.decodes.heap
             if heap and heap[0][0] <= self.step:
-                self._retire(self.step + 1, now_s)
-            finished = self._release()
-        self._planned_first = []
+                self.retire(self.step + 1, now_s)
+            finished = self.release()
+        self.planned_first = []
         return first, finished
 
     def repeat(self) -> int:
@@ -135,7 +137,7 @@ class VllmBatch:
             self.kv.take(need)
         self.step += steps
 
-    def _release(self) -> list[int]:
+    def release(self) -> list[int]:
         """The finishing requests have their last token: they do not run any more, and their blocks are free."""
         finished = []
         for request, blocks in self.finishing:
@@ -143,17 +145,17 @@ class VllmBatch:
             if request in self.running:  # else it lost its blocks already, see _strip
                 del self.running[request]
                 self.kv.give_back(request, blocks)
-        self.finishing = []
+        self.finishing, self.stripped = [], 0
         return finished
 
     def mark_skipped(self, last_plan_s: float) -> None:
         """The last step of the run was planned at last_plan_s: give the arrivals that came during the run the places in
         the queue that they would have with a plan for each step. Call it before `commit`."""
-        for request in self._late:
+        for request in self.late:
             if self.requests.routed_s[request] < last_plan_s:
                 self.waiting.mark_skipped_through(request)
 
-    def _retire(self, step: int, now_s: float) -> None:
+    def retire(self, step: int, now_s: float) -> None:
         self.version += 1
         adapters, retired = self.requests.adapter, self.decodes.retire(step)
         self.finishing += retired
@@ -193,6 +195,7 @@ class VllmBatch:
         self.requests.preemptions[request] += 1
         del self.running[request]
         self.kv.give_back(request, blocks)
+        self.stripped += request in dict(self.finishing)
 
     def _preempt(self, request: int, step: int, now_s: float) -> None:
         """Recompute later: all KV is freed, the request goes to the front of the queue."""
@@ -234,10 +237,7 @@ class VllmBatch:
 
     def num_running(self) -> int:
         """Requests that neither wait nor are done: those that run, and those stripped of their memory at the end."""
-        return len(self.running) + (self._stripped() if self.finishing else 0)
-
-    def _stripped(self) -> int:
-        return sum(request not in self.running for request, _ in self.finishing)
+        return len(self.running) + self.stripped
 
     def _seqs_left(self) -> int:
         """Running requests, those left out that are about to leave."""

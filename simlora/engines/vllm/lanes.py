@@ -72,12 +72,12 @@ class PipelineScheduler(VllmScheduler):
         if lane is None or not (lane.decodes.count or self.waiting.size or self.partial >= 0):
             return None
         self._bind(lane)
-        version, planned_version = self.version, self._planned_version
+        version, planned_version = self.version, self.planned_version
         if self._last_lane is not lane:
-            self._planned_version = -1  # the workers mapped the tokens of another batch since
+            self.planned_version = -1  # the workers mapped the tokens of another batch since
         plan = super().form_step(now_s)
         if plan is None:
-            self._planned_version = planned_version
+            self.planned_version = planned_version
             if lane is not self._last_lane:
                 self._keep_planned(lane, planned_version == version)
             return None
@@ -104,9 +104,9 @@ class PipelineScheduler(VllmScheduler):
         old = self.lane
         if lane is old:
             return
-        old.step, old.first = self.step, self._planned_first
+        old.step, old.first = self.step, self.planned_first
         self.lane, self.decodes = lane, lane.decodes
-        self.step, self._planned_first = lane.step, lane.first
+        self.step, self.planned_first = lane.step, lane.first
         self.lane_slots.bind(lane)
 
     def _reload(self, adapter: int, now_s: float) -> Load:
@@ -154,7 +154,7 @@ class PipelineScheduler(VllmScheduler):
         lane = self.flights.popleft()
         self._bind(lane)
         lane.flying, lane.returned_s = False, now_s
-        planned = self._planned_version == self.version
+        planned = self.planned_version == self.version
         first, finished = super().commit(1, now_s)
         self._keep_planned(lane, planned)
         for request in finished:
@@ -167,7 +167,7 @@ class PipelineScheduler(VllmScheduler):
     def _keep_planned(self, changed: Lane, planned: bool) -> None:
         """The batch planned last is still what the workers have mapped, unless it is the one that changed."""
         if planned and changed is not self._last_lane:
-            self._planned_version = self.version
+            self.planned_version = self.version
 
     # --- KV pressure --------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class PipelineScheduler(VllmScheduler):
 
     def _detach(self, request: int, home: Lane, now_s: float) -> None:
         """Take the memory of a request in flight, whose next token will come out all the same."""
-        planned = self._planned_version == self.version
+        planned = self.planned_version == self.version
         self.version += 1
         self._keep_planned(home, planned)
         del self.running[request], self._home[request]

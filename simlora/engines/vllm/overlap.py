@@ -30,6 +30,8 @@ from simlora.memory.residents import AdapterTiers, ResidentSet
 class OverlappedScheduler(VllmScheduler):
     """VllmScheduler whose admissions wait for their adapters, not for the step that loads them."""
 
+    may_hold_back = True
+
     def __init__(
         self,
         limits: VllmLimits,
@@ -62,9 +64,9 @@ class OverlappedScheduler(VllmScheduler):
         return self.held
 
     def enqueue(self, request: int, now_s: float) -> bool:
-        late = len(self._late)
+        late = len(self.late)
         could_admit = super().enqueue(request, now_s)
-        if self._asleep and len(self._late) > late:  # with no step in progress, it is looked at and passed over now
+        if self._asleep and len(self.late) > late:  # with no step in progress, it is looked at and passed over now
             self.held.mark_skipped_through(request)
         adapter = self.requests.adapter[request]
         self._request_of[adapter] = request  # it may be in a slot now and not when its turn comes
@@ -96,10 +98,10 @@ class OverlappedScheduler(VllmScheduler):
 
     def _reprice(self) -> None:
         """The batch stays, its price does not."""
-        planned = self._planned_version == self.version
+        planned = self.planned_version == self.version
         self.version += 1
         if planned:
-            self._planned_version = self.version
+            self.planned_version = self.version
 
     def _arrive(self, now_s: float) -> None:
         for done, tier in self.copies.advance(now_s):

@@ -72,38 +72,49 @@ class PipelineReplica(VllmReplica):
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
+    def expect(self, request: int, at_s: float) -> None:
+        self.enqueue(request, at_s)
+
     def enqueue(self, request: int, now_s: float) -> None:
         self.advance(now_s)
-        if not self.accepts(request, now_s):
+        if self.before_change is not None:
+            self.before_change(self, now_s)
+        self.requests.replica[request], self.requests.routed_s[request] = self.index, now_s
+        if not self.engine.fits(request):
+            self.requests.reject(request)
+            self.rejected += 1
             return
+        self.outstanding += 1
         self.engine.enqueue(request, now_s)
         if self.flights:
-            self._count(now_s)
+            self._integrate(now_s)
             counts = list(self._counts)
             counts[1 + self.engine.arrival_reason] += 1
             self._counts = tuple(counts)
             return
         self._row_start_s = self._counted_s = now_s
         self._free_s, self._looks = now_s, True
-        self._play(now_s, now_s)
+        self._turn(now_s)
 
     # --- the engine's loop --------------------------------------------------------------------------------------
 
-    def _play(self, now_s: float, until_s: float) -> None:
-        """One turn of the loop after the other."""
-        while now_s <= until_s:
-            if self.before_change is not None:
-                self.before_change(self, now_s)
-            self.now_s = now_s
-            if not self._looks:
-                self._take_oldest(now_s)
-            self._look(now_s)
-            now_s = self.next_s
+    def advance(self, until_s: float) -> None:
+        while self.next_s <= until_s:
+            self._turn(self.next_s)
+
+    def _turn(self, now_s: float) -> None:
+        """One turn of the loop."""
+        if self.before_change is not None:
+            self.before_change(self, now_s)
+        self.now_s = now_s
+        if not self._looks:
+            self._take_oldest(now_s)
+        self._look(now_s)
 
     def _look(self, now_s: float) -> None:
         """Plan a batch, if there is one, and decide what the loop does next."""
         engine = self.lanes_engine
-        self._count(now_s)
+        self._integrate(now_s)
         plan = engine.form_step(now_s)
         if plan is not None:
             self._send(plan, now_s)
@@ -133,27 +144,27 @@ class PipelineReplica(VllmReplica):
         if not self.flights:
             self._row_start_s = self._counted_s = now_s
             self._areas = [0.0] * 5
-        preemptions = engine.preemptions - self._preemptions
-        self._preemptions = engine.preemptions
+        preemptions = engine.preemptions - self.preemptions
+        self.preemptions = engine.preemptions
         self.flights.append(Flight(plan, timing, engine.lane, now_s, arrives_s, engine.rank_tokens, preemptions))
         self._free_s = now_s + timing.stages[0].host_s
 
     def _take_oldest(self, now_s: float) -> None:
         """The oldest batch is back: record it and hand out its tokens."""
         flight, engine = self.flights.popleft(), self.lanes_engine
-        self._count(now_s)
+        self._integrate(now_s)
         self._record_batch(flight, now_s)
         running = engine.num_running()
         first, finished = engine.commit(1, now_s)
         if first or finished:
-            self._running = running
-            self._deliver(first, finished, now_s)
+            self.deliver(first, finished, now_s, running, self.log.count - 1)
+            self.count_finished(len(finished), now_s)
         for request in engine.detached:
             self.requests.preempted_at_s[request] = now_s
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def _count(self, now_s: float) -> None:
+    def _integrate(self, now_s: float) -> None:
         """Integrate the counts up to now."""
         elapsed = now_s - self._counted_s
         if elapsed > 0.0:

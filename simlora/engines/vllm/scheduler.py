@@ -14,12 +14,19 @@ from simlora.latency.step import GPU, Prefill, StepPlan
 
 Load = tuple[int, int, str]
 """(adapter, own rank, tier)."""
-_record = tuple.__new__
+record = tuple.__new__
 """Makes a named tuple of its values in a third of the time that calling its class takes."""
 
 
 class VllmScheduler(VllmBatch):
     """Admission and planning on top of the batch."""
+
+    may_hold_back = False
+
+    @property
+    def plain(self) -> bool:
+        """A step of decodes alone depends on nothing but the batch and its blocks."""
+        return type(self) is VllmScheduler and self.kv.cache is None and self.ranks is None and self.decodes.steady
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
@@ -38,7 +45,7 @@ class VllmScheduler(VllmBatch):
         waiting.push(request)
         if conflict:
             if not queue_stands and not full:
-                self._late.append(request)  # the next plan skips it
+                self.late.append(request)  # the next plan skips it
             reason = SLOTS
         elif queue_stands and self.blocked != TOKENS:
             reason = self.blocked
@@ -59,11 +66,11 @@ class VllmScheduler(VllmBatch):
         decodes = self.decodes
         heap = decodes.heap
         if heap and heap[0][0] < step:
-            self._retire(step, now_s)
+            self.retire(step, now_s)
         if self.preempted:
             self.preempted = []
-        if self._late:
-            self._late = []
+        if self.late:
+            self.late = []
         count = decodes.count
         preempted = False
         if count:
@@ -80,16 +87,31 @@ class VllmScheduler(VllmBatch):
             return self._mixed_plan(step, preempted, now_s)
         return self._decode_plan(step) if count else None
 
+    def join(self, request: int, now_s: float) -> tuple[Load, ...]:
+        """A request with an adapter joins the batch by itself; returns its load, if it needs one."""
+        self.loading = []
+        loads: list[Load] = []
+        self._join(request, loads, now_s)
+        return tuple(loads)
+
+    def admitted_all(self) -> None:
+        """The step admits all that waited, in the order in which they came."""
+        self.version += 1
+        self.planned_version = -1
+        self.blocked, self._stands, self._walked = TOKENS, False, True
+        if self.late:
+            self.late = []
+
     def _decode_plan(self, step: int) -> StepPlan:
         decodes = self.decodes
         count, per_decode, adapters = decodes.count, decodes.tokens_per_step, len(self.slots.active)
         self.step = step
         self.rank_tokens = rank_tokens = decodes.rank_sum * per_decode
-        changed, self._planned_version = self.version != self._planned_version, self.version
+        changed, self.planned_version = self.version != self.planned_version, self.version
         mix, rank = None, self.limits.max_lora_rank if adapters else 0
         if self.ranks is not None and adapters:
             mix, rank = self.ranks.mix(rank_tokens), self.ranks.max_rank
-        return _record(StepPlan, (
+        return record(StepPlan, (
             (), count, decodes.context_tokens(step), count * per_decode, count, adapters,
             decodes.lora_count * per_decode, rank, changed, (), self._horizon(step, count) if decodes.steady else 1,
             decodes.emitted_per_step, self._skipped() if self._walked else 0, mix, False, 0.0,
@@ -118,10 +140,10 @@ class VllmScheduler(VllmBatch):
             return plan._replace(max_repeat=1) if preempted else plan
         self.step = step
         self.version += 1
-        self._planned_version = -1  # the next step maps its tokens to adapters anew
+        self.planned_version = -1  # the next step maps its tokens to adapters anew
         prefills, computed, ranks = [], self.requests.computed, self.requests.rank
         for request, chunk in chunks:
-            prefills.append(_record(Prefill, (request, computed[request], chunk)))
+            prefills.append(record(Prefill, (request, computed[request], chunk)))
             tokens += chunk
             rank = ranks[request]
             if rank:
@@ -133,14 +155,14 @@ class VllmScheduler(VllmBatch):
         mix, rank = None, self.limits.max_lora_rank if adapters else 0
         if self.ranks is not None and adapters:
             mix, rank = self.ranks.mix(rank_tokens), self.ranks.max_rank
-        return _record(StepPlan, (
+        return record(StepPlan, (
             tuple(prefills), count, context, tokens, count + len(chunks), adapters, lora_tokens, rank,
             True, tuple(loads), 1, decodes.emitted_per_step, self._skipped() if self._walked else 0, mix, False, 0.0,
         ))  # fmt: skip
 
     def _holds_back(self, request: int, now_s: float) -> bool:
-        """Whether a request that could be admitted has to wait for its adapter first."""
-        return False
+        """Whether a request that could be admitted has to wait for its adapter first; asked where may_hold_back."""
+        raise NotImplementedError
 
     def _continue_partial(self, budget: int, chunks: list[tuple[int, int]], step: int, now_s: float) -> bool:
         request, size = self.partial, self.limits.block_size
@@ -184,7 +206,7 @@ class VllmScheduler(VllmBatch):
             if -(-needed // size) - shared + fresh_hits > kv.free:
                 self.blocked = KV
                 break
-            if self._holds_back(head, now_s):
+            if self.may_hold_back and self._holds_back(head, now_s):
                 continue
             waiting.pop(head)
             if kv.cache is not None:
@@ -209,11 +231,12 @@ class VllmScheduler(VllmBatch):
         if requests.admitted_s[request] != requests.admitted_s[request]:
             requests.admitted_s[request] = now_s
             requests.cached_tokens[request] = requests.computed[request]
-        adapter = requests.adapter[request]
-        if not adapter:
-            return
-        rank = requests.rank[request]
-        tier = self.slots.join(adapter, now_s)
+        if requests.adapter[request]:
+            self._join(request, loads, now_s)
+
+    def _join(self, request: int, loads: list[Load], now_s: float) -> None:
+        requests, adapter = self.requests, self.requests.adapter[request]
+        rank, tier = requests.rank[request], self.slots.join(adapter, now_s)
         if tier != GPU:
             loads.append((adapter, rank, tier))
             self.loads_by_rank[rank] = self.loads_by_rank.get(rank, 0) + 1
@@ -236,7 +259,7 @@ class VllmScheduler(VllmBatch):
             self.kv.cache.insert(request)
         left = requests.output_tokens[request] - requests.emitted[request]
         self.decodes.add(request, total, left, requests.rank[request], step)
-        self._planned_first.append(request)
+        self.planned_first.append(request)
 
     def _horizon(self, step: int, count: int) -> int:
         """For how many steps the plan stays what it is, arrivals aside."""

@@ -8,6 +8,8 @@ to the request (seed and number), so that preemption or other requests do not sh
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
+
 import numpy as np
 
 from simlora.engines.decode_batch import DecodeBatch
@@ -33,7 +35,13 @@ class SpeculativeBatch(DecodeBatch):
     def add(self, request: int, context_tokens: int, tokens_left: int, rank: int, step: int) -> None:
         emitted = self._draw(request, tokens_left - 1)
         self._context_tokens[request], self._emitted[request] = context_tokens, emitted
-        self._join(request, 0, step + len(emitted) - 1, step, rank)
+        last = step + len(emitted) - 1
+        self.members[request] = 0, last, step, rank
+        self.count += 1
+        if rank:
+            self.lora_count += 1
+            self.rank_sum += rank
+        heappush(self.heap, (last, request))
 
     def _draw(self, request: int, tokens: int) -> list[int]:
         rng = np.random.default_rng([self._seed, request])
@@ -43,6 +51,19 @@ class SpeculativeBatch(DecodeBatch):
             accepted = self._draft if hits.all() else int(hits.argmin())
             emitted.append(min(tokens, emitted[-1] + 1 + accepted))
         return emitted
+
+    def retire(self, step: int) -> list[tuple[int, int]]:
+        out = []
+        while self.heap and self.heap[0][0] < step:
+            last, request = heappop(self.heap)
+            out.append((request, self.blocks(request, last)))
+            self._leave(request)
+        return out
+
+    def remove(self, request: int) -> None:
+        self.heap.remove((self.members[request][1], request))
+        heapify(self.heap)
+        self._leave(request)
 
     def _leave(self, request: int) -> None:
         rank = self.members.pop(request)[3]

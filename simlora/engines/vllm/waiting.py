@@ -29,14 +29,14 @@ class WaitingQueue:
 
     __slots__ = (
         "_active", "_active_count", "_active_heads", "_adapter", "_arrivals", "_frontier", "_heads", "_indexed",
-        "_keys", "_line", "_popped", "_preempted", "_queues", "_skipped_first", "held_count", "size",
+        "_keys", "_popped", "_preempted", "_queues", "_skipped_first", "held_count", "line", "size",
     )  # fmt: skip
 
     def __init__(self, adapter: list[int], skipped_first: bool = True) -> None:
         """adapter: of each request. skipped_first: False for engines with one queue, where a preempted request goes to
         the very front."""
         self._adapter, self._skipped_first = adapter, skipped_first
-        self._line: deque[int] = deque()
+        self.line: deque[int] = deque()
         """All that wait, in order, while the queue is not indexed."""
         self._indexed = False
         self._queues: dict[int, deque[int]] = {}
@@ -67,7 +67,7 @@ class WaitingQueue:
         """Append an arrival."""
         self._arrivals += 1
         if not self._indexed:
-            self._line.append(request)
+            self.line.append(request)
             self.size += 1
             return
         self._append(request, self._arrivals)
@@ -107,7 +107,7 @@ class WaitingQueue:
         """The next request in order; with active_only, the next one whose adapter is active. -1: there is none."""
         if not self._indexed:
             if not active_only:
-                return self._line[0] if self._line else -1
+                return self.line[0] if self.line else -1
             self._index()
         heap = self._active_heads if active_only else self._heads
         while heap:
@@ -124,7 +124,7 @@ class WaitingQueue:
     def pop(self, request: int) -> None:
         """Take a request that `head` returned."""
         if not self._indexed:
-            self._line.popleft()
+            self.line.popleft()
             self.size -= 1
             return
         adapter = self._adapter[request]
@@ -185,12 +185,12 @@ class WaitingQueue:
         """Adapters that somebody waits for, base included."""
         if self._indexed:
             return {adapter for adapter, queue in self._queues.items() if queue}
-        return {self._adapter[request] for request in self._line}
+        return {self._adapter[request] for request in self.line}
 
     def __iter__(self) -> Iterator[int]:
         """All waiting requests in order (slow; for checks and the end of a run)."""
         if not self._indexed:
-            return iter(self._line)
+            return iter(self.line)
         return iter(sorted((r for queue in self._queues.values() for r in queue), key=self._keys.__getitem__))
 
     def _index(self) -> None:
@@ -199,12 +199,12 @@ class WaitingQueue:
             return
         self._indexed = True
         self._active_count = 0
-        key = self._arrivals - len(self._line)
-        for request in self._line:
+        key = self._arrivals - len(self.line)
+        for request in self.line:
             key += 1
             self._append(request, key)
             self._active_count += self._adapter[request] in self._active
-        self._line.clear()
+        self.line.clear()
 
     def _count(self, adapter: int, change: int) -> None:
         self.size += change
