@@ -24,6 +24,7 @@ class Scripted:
     """Answers by request number; a list is used up from the front."""
 
     needs_views = False
+    oblivious = False
 
     def __init__(self, script: dict[int, list[Decision]]) -> None:
         self.script, self.asked = script, []

@@ -170,6 +170,8 @@ class VllmBatch:
 
     def _grow_with_preemption(self, step: int, now_s: float) -> bool:
         """Give every decode its block in list order, preempting the tail while there is none. True: preempted."""
+        if self.kv.cache is None:
+            return self._preempt_tail(step, now_s)
         order, finishing = list(self.running), dict(self.finishing)
         preempted, position = False, 0
         while position < len(order):
@@ -187,6 +189,21 @@ class VllmBatch:
                 if victim == request:
                     return True
             self.kv.take(need)
+        return preempted
+
+    def _preempt_tail(self, step: int, now_s: float) -> bool:
+        """The same where it does not matter in which order blocks are taken and given back."""
+        need, preempted, finishing = self.decodes.growth(step), False, dict(self.finishing)
+        while need > self.kv.free:
+            victim = next(reversed(self.running))
+            preempted = True
+            if victim in finishing:
+                self._strip(victim, finishing[victim])
+                continue
+            if victim != self.partial:
+                need -= self.decodes.request_growth(victim, step)
+            self._preempt(victim, step, now_s)
+        self.kv.free -= need
         return preempted
 
     def _strip(self, request: int, blocks: int) -> None:

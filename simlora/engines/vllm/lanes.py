@@ -140,12 +140,13 @@ class PipelineScheduler(VllmScheduler):
         self._request_of[self.requests.adapter[request]] = request
         super()._start(request, loads, now_s)
 
-    def _compute(self, request: int, chunk: int, step: int) -> None:
-        super()._compute(request, chunk, step)
-        if request == self.partial:
-            self.partial_lane = self.lane
-        else:
-            self._home[request] = self.lane
+    def _keep_partial(self, request: int) -> None:
+        super()._keep_partial(request)
+        self.partial_lane = self.lane
+
+    def _complete(self, request: int, step: int) -> None:
+        super()._complete(request, step)
+        self._home[request] = self.lane
 
     # --- what comes out -----------------------------------------------------------------------------------------
 

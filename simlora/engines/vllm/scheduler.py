@@ -141,15 +141,21 @@ class VllmScheduler(VllmBatch):
         self.step = step
         self.version += 1
         self.planned_version = -1  # the next step maps its tokens to adapters anew
-        prefills, computed, ranks = [], self.requests.computed, self.requests.rank
+        requests = self.requests
+        prefills, computed, ranks, totals = [], requests.computed, requests.rank, requests.prefill_tokens
         for request, chunk in chunks:
-            prefills.append(record(Prefill, (request, computed[request], chunk)))
+            done = computed[request]
+            prefills.append(record(Prefill, (request, done, chunk)))
             tokens += chunk
             rank = ranks[request]
             if rank:
                 lora_tokens += chunk
                 rank_tokens += chunk * rank
-            self._compute(request, chunk, step)
+            computed[request] = done + chunk  # as in the engine, computed tokens count as soon as they are scheduled
+            if done + chunk < totals[request]:
+                self._keep_partial(request)
+            else:
+                self._complete(request, step)
         self.rank_tokens = rank_tokens
         adapters = len(self.slots.active)
         mix, rank = None, self.limits.max_lora_rank if adapters else 0
@@ -245,20 +251,19 @@ class VllmScheduler(VllmBatch):
         if self.ranks is not None:
             self.ranks.join(adapter, rank)
 
-    def _compute(self, request: int, chunk: int, step: int) -> None:
-        """Advance a prompt; as in the engine, computed tokens count as soon as they are scheduled."""
-        requests = self.requests
-        total, computed = requests.prefill_tokens[request], requests.computed[request] + chunk
-        requests.computed[request] = computed
-        if computed < total:
-            self.partial = request
-            return
+    def _keep_partial(self, request: int) -> None:
+        """Its prompt goes on in the next step."""
+        self.partial = request
+
+    def _complete(self, request: int, step: int) -> None:
+        """The prompt's last token is computed in `step`."""
         if self.partial == request:
             self.partial = -1
         if self.kv.cache is not None:
             self.kv.cache.insert(request)
+        requests = self.requests
         left = requests.output_tokens[request] - requests.emitted[request]
-        self.decodes.add(request, total, left, requests.rank[request], step)
+        self.decodes.add(request, requests.prefill_tokens[request], left, requests.rank[request], step)
         self.planned_first.append(request)
 
     def _horizon(self, step: int, count: int) -> int:

@@ -130,8 +130,7 @@ class WaitingQueue:
         adapter = self._adapter[request]
         queue = self._queues[adapter]
         queue.popleft()
-        key = self._keys.pop(request)
-        self._popped = key
+        key = self._popped = self._keys.pop(request)
         self._count(adapter, -1)
         if self._preempted:
             position = bisect_left(self._preempted, key)
