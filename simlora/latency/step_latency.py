@@ -56,6 +56,10 @@ class PriceTable(NamedTuple):
     largest_context: float
     """Context tokens above which attention is extrapolated: the step's terms are then long_context."""
     long_context: tuple[str, ...]
+    out_s: float
+    """From a token's emission by the engine to its client,"""
+    out_request_s: float
+    """and more for every running request."""
 
     def price(self, plan: StepPlan, alternates: bool = False) -> StepTiming:
         """Durations of the plan's first step and how they grow while it repeats. alternates: nothing is in flight while
@@ -163,7 +167,7 @@ class StepLatency:
         self._out_request_s = self._front.out_request_s
         self._table = PriceTable(
             {}, self._price_fixed, self.load_s, self._decode_token_s, self._request_s, self._pair_s, self._tail_s,
-            self._skip_s, self._largest_context, self._long_context,
+            self._skip_s, self._largest_context, self._long_context, self._out_s, self._out_request_s,
         )  # fmt: skip
 
     def _lora_kernels(self) -> LoraKernels:

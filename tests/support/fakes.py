@@ -113,7 +113,9 @@ class TableLatency(RoundLatency):
 
     def price_table(self) -> PriceTable:
         times = [ticks * TICK_S for ticks in (self.context, 0, self.context, self.tail or 500, 0)]
-        return PriceTable({}, self._fixed, self.load_s, *times, float(self.largest), ("attention",))
+        return PriceTable(
+            {}, self._fixed, self.load_s, *times, float(self.largest), ("attention",), self.front_out * TICK_S, 0.0
+        )
 
     def _fixed(self, key: tuple[int, int, int, int, bool, bool]) -> Any:
         tokens, requests, adapters, _, decode_only, changed = key

@@ -80,7 +80,8 @@ class AdapterSlots:
 
     def _activate(self, adapter: int, now_s: float) -> str:
         if adapter not in self._pinned:
-            self._take(1)
+            self._taken += 1
+            self.full = 0 < self._places <= self._taken
             self._waiting.activate(adapter)
         assert self.tiers is not None
         tier, slot_victim, _ = self.tiers.acquire(adapter, now_s)

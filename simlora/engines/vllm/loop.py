@@ -9,7 +9,7 @@ from simlora.engines.epoch import alternate, index_after, index_at, plan_ahead
 from simlora.engines.run_log import pack_row
 from simlora.engines.vllm.run_state import NO_PRICE, NOBODY, NOBODY_WAITS, RunState
 from simlora.engines.vllm.scheduler import record
-from simlora.latency.step import Prefill
+from simlora.latency.step import GPU, Prefill
 
 
 def play(state: RunState, until_s: float, single: bool = False, last: bool = False) -> bool:
@@ -39,7 +39,7 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
     if prices is not None:
         (
             fixed_s, price_fixed, load_of, context_token_s, request_s, pair_s, least_tail_s, skip_s, largest,
-            stretched,
+            stretched, out_s, out_request_s,
         ) = prices  # fmt: skip
     slot_rank, tokens_per_decode = engine.limits.max_lora_rank, engine.tokens_per_decode
     arrival_s = in_s[taken] if taken < arrivals else NEVER_S
@@ -129,7 +129,7 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
             if light:
                 first = engine.in_flight_first
                 if first or finishing:
-                    token_s = first_s + state.latency.frontend_out_s(running)
+                    token_s = first_s + (out_s + out_request_s * running)
                     for request in first:
                         if first_token_s[request] != first_token_s[request]:
                             first_token_s[request], first_run[request] = token_s, rows
@@ -234,7 +234,9 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
                     decodes.rank_sum += own_rank
                     lora_tokens += prompt
                     rank_tokens += prompt * own_rank
-                    loads = engine.join(joining, now_s)
+                    tier = slots.join(adapter, now_s)
+                    if tier != GPU:
+                        loads = engine.loads_for(joining, tier)
                 engine.planned_first.append(joining)
                 engine.admitted_all()
                 prefills, tokens, num_requests = (record(Prefill, (joining, 0, prompt)),), count + prompt, count + 1

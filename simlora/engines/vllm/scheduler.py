@@ -87,11 +87,11 @@ class VllmScheduler(VllmBatch):
             return self._mixed_plan(step, preempted, now_s)
         return self._decode_plan(step) if count else None
 
-    def join(self, request: int, now_s: float) -> tuple[Load, ...]:
-        """A request with an adapter joins the batch by itself; returns its load, if it needs one."""
+    def loads_for(self, request: int, tier: str) -> tuple[Load, ...]:
+        """The step loads the adapter of the one request that it admits, from that tier."""
         self.loading = []
         loads: list[Load] = []
-        self._join(request, loads, now_s)
+        self._note_load(request, tier, loads)
         return tuple(loads)
 
     def admitted_all(self) -> None:
@@ -244,12 +244,17 @@ class VllmScheduler(VllmBatch):
         requests, adapter = self.requests, self.requests.adapter[request]
         rank, tier = requests.rank[request], self.slots.join(adapter, now_s)
         if tier != GPU:
-            loads.append((adapter, rank, tier))
-            self.loads_by_rank[rank] = self.loads_by_rank.get(rank, 0) + 1
-            self.loading.append(request)
-            requests.load_tier[request] = TIER_CODE[tier]
+            self._note_load(request, tier, loads)
         if self.ranks is not None:
             self.ranks.join(adapter, rank)
+
+    def _note_load(self, request: int, tier: str, loads: list[Load]) -> None:
+        requests = self.requests
+        rank = requests.rank[request]
+        loads.append((requests.adapter[request], rank, tier))
+        self.loads_by_rank[rank] = self.loads_by_rank.get(rank, 0) + 1
+        self.loading.append(request)
+        requests.load_tier[request] = TIER_CODE[tier]
 
     def _keep_partial(self, request: int) -> None:
         """Its prompt goes on in the next step."""
