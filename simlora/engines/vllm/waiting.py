@@ -29,7 +29,7 @@ class WaitingQueue:
 
     __slots__ = (
         "_active", "_active_count", "_active_heads", "_adapter", "_arrivals", "_frontier", "_heads", "_indexed",
-        "_keys", "_popped", "_preempted", "_queues", "_skipped_first", "held_count", "line", "size",
+        "_keys", "_most_heads", "_popped", "_preempted", "_queues", "_skipped_first", "held_count", "line", "size",
     )  # fmt: skip
 
     def __init__(self, adapter: list[int], skipped_first: bool = True) -> None:
@@ -45,6 +45,8 @@ class WaitingQueue:
         """Key of the last request taken."""
         self._heads: list[tuple[Key, int]] = []
         self._active_heads: list[tuple[Key, int]] = []
+        self._most_heads = _SLACK
+        """With more heads than that, outdated ones are dropped."""
         self._active: set[int] = {0}
         self._active_count = 0
         self._arrivals = 0
@@ -66,22 +68,25 @@ class WaitingQueue:
     def push(self, request: int) -> None:
         """Append an arrival."""
         self._arrivals += 1
+        self.size += 1
         if not self._indexed:
             self.line.append(request)
-            self.size += 1
             return
         self._append(request, self._arrivals)
-        self._count(self._adapter[request], 1)
+        if self._adapter[request] in self._active:
+            self._active_count += 1
 
     def _append(self, request: int, key: int) -> None:
         self._keys[request] = key
         adapter = self._adapter[request]
         queue = self._queues.get(adapter)
+        if queue:
+            queue.append(request)
+            return
         if queue is None:
             queue = self._queues[adapter] = deque()
         queue.append(request)
-        if len(queue) == 1:
-            self._push_head(key, adapter)
+        self._push_head(key, adapter)
 
     def push_preempted(self, request: int) -> None:
         """Put a preempted request in front of everything that has not been skipped yet."""
@@ -127,17 +132,25 @@ class WaitingQueue:
             self.line.popleft()
             self.size -= 1
             return
-        adapter = self._adapter[request]
+        adapter, keys = self._adapter[request], self._keys
         queue = self._queues[adapter]
         queue.popleft()
-        key = self._popped = self._keys.pop(request)
-        self._count(adapter, -1)
+        key = self._popped = keys.pop(request)
+        self.size -= 1
+        active = adapter in self._active
+        if active:
+            self._active_count -= 1
         if self._preempted:
             position = bisect_left(self._preempted, key)
             if position < len(self._preempted) and self._preempted[position] == key:
                 del self._preempted[position]
         if queue:
-            self._push_head(self._keys[queue[0]], adapter)
+            entry = keys[queue[0]], adapter
+            heappush(self._heads, entry)
+            if active:
+                heappush(self._active_heads, entry)
+            if len(self._heads) + len(self._active_heads) > self._most_heads:
+                self._forget()
         elif not self.size:
             self._indexed = False
             self._queues.clear()
@@ -214,13 +227,14 @@ class WaitingQueue:
         heappush(self._heads, (key, adapter))
         if adapter in self._active:
             heappush(self._active_heads, (key, adapter))
-        if len(self._heads) + len(self._active_heads) > 4 * len(self._queues) + _SLACK:
+        if len(self._heads) + len(self._active_heads) > self._most_heads:
             self._forget()
 
     def _forget(self) -> None:
         """Drop entries that are no heads any more: a heap that nobody asks is never cleaned otherwise."""
         self._heads = sorted((self._keys[queue[0]], adapter) for adapter, queue in self._queues.items() if queue)
         self._active_heads = [entry for entry in self._heads if entry[1] in self._active]
+        self._most_heads = 4 * len(self._queues) + _SLACK
 
 
 class HeldQueue(WaitingQueue):
@@ -236,6 +250,7 @@ class HeldQueue(WaitingQueue):
     def push(self, request: int) -> None:
         if self._adapter[request] in self._held:
             self._index()
+            self.held_count += 1
         super().push(request)
 
     def is_held(self, adapter: int) -> bool:
