@@ -33,8 +33,6 @@ class EngineReplica:
         """The next one, if nothing comes in between."""
         self.on_boundary: Any = None
         """Called as on_boundary(replica, now_s) after every plan, for checks."""
-        self.before_change: Any = None
-        """Called as before_change(replica, now_s) before the state changes: stale views take their snapshots here."""
         self.between_steps: Any = None
         """Called as between_steps(replica, now_s) when a run is over, before the next step is planned."""
         self.on_finished: Any = None
@@ -62,8 +60,6 @@ class EngineReplica:
         request.replica, request.queued_s = self.index, now_s
         if request.routed_s != request.routed_s:  # else it comes from another replica
             request.routed_s = now_s
-        if self.before_change is not None:
-            self.before_change(self, now_s)
         if not self.engine.fits(request):
             request.rejected = True
             self.rejected += 1
@@ -118,8 +114,6 @@ class EngineReplica:
     def _play(self, now_s: float, until_s: float) -> None:
         """now_s is the end of the run in progress, or the moment an idle replica got work."""
         while now_s <= until_s:
-            if self.before_change is not None:
-                self.before_change(self, now_s)
             if self._epoch is not None:
                 self._finish_run(self._epoch, now_s)
             if self.between_steps is not None:

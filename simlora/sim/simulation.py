@@ -41,7 +41,6 @@ class Replica(Protocol):
     outstanding: int
     now_s: float
     next_s: float
-    before_change: Any
     on_boundary: Any
     on_finished: Any
 
@@ -158,6 +157,8 @@ class Simulation:
 
     def _send(self, request: int, target: int, now_s: float) -> None:
         replica = self.replicas[target]
+        if self._views is not None:
+            self._views.keep(replica, now_s)
         replica.enqueue(request, now_s)
         if self._watching:
             self._schedule(replica)
@@ -188,6 +189,8 @@ class Simulation:
     def _play(self, event: Any) -> None:
         replica, due_s = event.value
         if replica.next_s == due_s:
+            if self._views is not None:
+                self._views.keep(replica, due_s)
             replica.advance(due_s)
             self._schedule(replica)
 

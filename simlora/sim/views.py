@@ -1,7 +1,7 @@
 """Stale views: what a router knows of a replica is its state at the last scrape.
 
-Scrapes are not events. A view asked for at now_s is the state at floor((now_s - delay_s) / scrape_s) * scrape_s; a
-replica freezes it before its first change after that instant.
+Scrapes are not events. A view asked for at now_s is the state at floor((now_s - delay_s) / scrape_s) * scrape_s; it is
+taken when somebody asks, or before the replica is brought past that instant.
 """
 
 from __future__ import annotations
@@ -20,35 +20,47 @@ class StaleViews:
     def __init__(self, replicas: Sequence[Any], scrape_s: float, delay_s: float) -> None:
         self._replicas, self._scrape_s, self._delay_s = replicas, scrape_s, delay_s
         self._frozen: list[deque[tuple[int, View]]] = [deque() for _ in replicas]
-        if scrape_s > 0:
-            for replica in replicas:
-                replica.before_change = self._freeze
+        """Of each replica: its views at the ticks that a router may still ask for, as far as they are known."""
 
     def at(self, now_s: float) -> Sequence[View]:
         """One view per replica."""
         if self._scrape_s <= 0:
             return FreshViews(self._replicas, now_s)
         tick = floor((now_s - self._delay_s) / self._scrape_s)
-        return [self._view(replica, frozen, tick) for replica, frozen in zip(self._replicas, self._frozen, strict=True)]
+        past = tick * self._scrape_s < now_s
+        return [
+            self._view(replica, frozen, tick, past)
+            for replica, frozen in zip(self._replicas, self._frozen, strict=True)
+        ]
 
-    def _view(self, replica: Any, frozen: deque[tuple[int, View]], tick: int) -> View:
+    def _view(self, replica: Any, frozen: deque[tuple[int, View]], tick: int, past: bool) -> View:
         for at_tick, view in frozen:
             if at_tick >= tick:
                 return view
+        view = self._take(replica, tick)
+        if past:  # nothing that is still to come can change it
+            frozen.append((tick, view))
+            while len(frozen) > 1 and frozen[1][0] <= tick:
+                frozen.popleft()
+        return view
+
+    def _take(self, replica: Any, tick: int) -> View:
         time_s = max(0.0, tick * self._scrape_s)
         replica.advance(time_s)
         return replica.view_at(time_s)  # type: ignore[no-any-return]
 
-    def _freeze(self, replica: Any, now_s: float) -> None:
-        """The replica is about to change: keep its state at the ticks that a router may still ask for."""
+    def keep(self, replica: Any, now_s: float) -> None:
+        """The replica is about to be brought to now_s, or to get a request then: keep its state at the ticks until then
+        that a router may still ask for."""
+        if self._scrape_s <= 0:
+            return
         frozen = self._frozen[replica.index]
         last = floor(now_s / self._scrape_s)
         if last * self._scrape_s == now_s:  # a change at the very tick is seen by that scrape
             last -= 1
         oldest = floor((now_s - self._delay_s) / self._scrape_s)
-        first = max(oldest, frozen[-1][0] + 1 if frozen else 0)
-        for tick in range(first, last + 1):
-            frozen.append((tick, replica.view_at(tick * self._scrape_s)))
+        for tick in range(max(oldest, frozen[-1][0] + 1 if frozen else 0), last + 1):
+            frozen.append((tick, self._take(replica, tick)))
         while len(frozen) > 1 and frozen[1][0] <= oldest:
             frozen.popleft()
 

@@ -77,8 +77,6 @@ class PipelineReplica(VllmReplica):
 
     def enqueue(self, request: int, now_s: float) -> None:
         self.advance(now_s)
-        if self.before_change is not None:
-            self.before_change(self, now_s)
         self.requests.replica[request], self.requests.routed_s[request] = self.index, now_s
         if not self.engine.fits(request):
             self.requests.reject(request)
@@ -104,8 +102,6 @@ class PipelineReplica(VllmReplica):
 
     def _turn(self, now_s: float) -> None:
         """One turn of the loop."""
-        if self.before_change is not None:
-            self.before_change(self, now_s)
         self.now_s = now_s
         if not self._looks:
             self._take_oldest(now_s)

@@ -29,14 +29,12 @@ class VllmReplica(RunState):
 
     def advance(self, until_s: float) -> None:
         """Play everything up to until_s: runs that end by then, and requests that come. Whoever wants to see every
-        change has it made by itself."""
-        if self.before_change is None and self.on_boundary is None:
+        plan has the changes made one by one."""
+        if self.on_boundary is None:
             self.play(until_s)
             return
         while (now_s := self.next_change_s()) <= until_s:
-            if self.before_change is not None:
-                self.before_change(self, now_s)
-            if self.play(now_s, single=True) and self.on_boundary is not None:
+            if self.play(now_s, single=True):
                 self.on_boundary(self, now_s)
 
     def next_change_s(self) -> float:

@@ -48,8 +48,6 @@ class RunState:
         """The last boundary."""
         self.next_s = NEVER_S
         """The next one, if nothing comes in between."""
-        self.before_change: Hook | None = None
-        """Called as before_change(replica, now_s) before the state changes: stale views take their snapshots here."""
         self.on_boundary: Hook | None = None
         """Called as on_boundary(replica, now_s) after every plan, an empty one included, for checks."""
         self.on_finished: Callable[[float], None] | None = None
