@@ -74,6 +74,18 @@ def test_paid_time() -> None:
     assert router.paid_s(0, 0.0, 260.0) == 150.0 + 60.0
 
 
+def test_who_came_at_the_end_of_a_cold_start_does_not_overtake() -> None:
+    """The second request arrives at the very instant at which the deployment is up for the first."""
+    config = data({"topology": "dedicated", "dedicated": {"scale_to_zero_s": 0.0, "cold_start_s": 1.0}})
+    lengths = {"prompt_tokens": {"kind": "fixed", "value": 30}, "output_tokens": {"kind": "fixed", "value": 60}}
+    arrivals = {"kind": "deterministic", "rate_rps": 1}
+    config["workload"] = {"arrivals": arrivals, "num_requests": 2, **lengths}
+    config["engine"] = {"max_num_seqs": 1, "max_model_len": 1024}
+    config["adapters"] = {"count": 1}
+    first, second = simulate(build_inputs(scenario_from_dict(config))).requests.admitted_s
+    assert first < second
+
+
 def test_always_up_pays_its_start_too() -> None:
     router = Dedicated([0], 1, NEVER_S, 30.0)
     assert router.paid_s(0, 70.0, 100.0) == 130.0

@@ -94,7 +94,7 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
             finishing = engine.finishing
             first_s = e_first_s
             if start:
-                first_s += start * e_gap_s + e_slope_s * (start * (start - 1) / 2)
+                first_s = e_first_s + start * e_gap_s + e_slope_s * (start * (start - 1) / 2)
             in_run = float(running)
             slots_w, kv_w, seqs_w, tokens_w = by_reason
             if finishing and asynchronous and steps > 1:
