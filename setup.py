@@ -1,10 +1,13 @@
 """Only for the optional compiled build; everything else is in pyproject.toml.
 
-SIMLORA_COMPILE=1 pip install --no-build-isolation . compiles the hot path of the simulator with mypyc (it needs mypy
-and a C compiler). The modules stay ordinary Python: the compiled build gives the same results, only faster.
+SIMLORA_COMPILE=1 pip install . compiles the hot path of the simulator with mypyc. It needs a C compiler and Python's
+headers; pip brings mypyc. The modules stay ordinary Python: the compiled build gives the same results, only faster. It
+is not for editable installs, where stale compiled modules would shadow edited sources.
 """
 
 import os
+import tomllib
+from pathlib import Path
 
 from setuptools import setup
 
@@ -31,10 +34,15 @@ HOT_PATH = [
     "simlora/memory/residents.py",
 ]
 
-ext_modules = []
+ext_modules, build_needs = [], []
 if os.environ.get("SIMLORA_COMPILE") == "1":
-    from mypyc.build import mypycify
+    project = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]
+    build_needs = ["mypy>=1.11", "types-PyYAML", *project["dependencies"]]  # mypyc reads the types of what is imported
+    try:
+        from mypyc.build import mypycify
+    except ImportError:  # pip asks what the build needs before it brings it
+        pass
+    else:
+        ext_modules = mypycify(HOT_PATH, opt_level="3")
 
-    ext_modules = mypycify(HOT_PATH, opt_level="3")
-
-setup(ext_modules=ext_modules)
+setup(ext_modules=ext_modules, setup_requires=build_needs)
