@@ -61,6 +61,9 @@ class Always(NamedRouter):
     def choose(self, request: Request, views: Sequence[View], now_s: float) -> Decision:
         return Send(self._replica)
 
+    def replica_of(self, requests: Any, index: int) -> int:
+        return self._replica
+
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +71,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_the_scenario_reads_its_options_the_simulation_asks_it_and_the_schema_shows_it() -> None:
+@pytest.mark.parametrize("oblivious", [False, True])
+def test_the_scenario_reads_its_options_the_simulation_asks_it_and_the_schema_shows_it(
+    oblivious: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Always, "oblivious", oblivious)
     given = scenario(cluster={"replicas": 3, "router": {"kind": "always", "replica": 2}})
     log = simulate(build_inputs(given), check=True)
     assert log.requests.replica.tolist() == [2] * 60
