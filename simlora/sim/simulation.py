@@ -175,6 +175,8 @@ class Simulation:
     def _watch(self, now_s: float) -> None:
         """From now on, requests that the router keeps are offered when one is done somewhere."""
         for replica in self.replicas:
+            if self._views is not None:
+                self._views.keep(replica, now_s)
             replica.advance(now_s)
             replica.on_finished = self._offer_soon
             if not self._watching:

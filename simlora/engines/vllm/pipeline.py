@@ -1,7 +1,7 @@
 """A replica whose layers are spread over pipeline stages: batches follow one another through them.
 
 Stage i of a batch begins when stage i - 1 of it and stage i of the batch before are done (plus the transfer between two
-stages); within a stage, host and GPU alternate as in open_sync. The engine's loop is one thread, as in vLLM
+stages); within a stage, host and GPU alternate as in open_alternating. The engine's loop is one thread, as in vLLM
 (`EngineCore.step_with_batch_queue`): it plans batches until the queue of batches is full or nobody has anything to
 compute, and then waits for the oldest batch; what arrives meanwhile waits as well. How long the loop takes to plan is
 not measured apart from the first stage's host time, which is taken for it: requests that come within that time find
