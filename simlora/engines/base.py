@@ -11,7 +11,6 @@ from simlora.latency.step import StepPlan
 SLOTS, KV, SEQS, TOKENS = 0, 1, 2, 3
 """Why the next waiting request was not admitted: adapter slots, KV blocks, seats, or the token budget (which includes
 waiting for the step in progress, or for the scheduler's next look at the queue)."""
-REASONS = ("slots", "kv", "seqs", "tokens")
 NEVER_S = float("inf")
 
 Delivery = tuple[list[Request], list[Request]]
@@ -113,7 +112,7 @@ class Engine(Protocol):
         """Requests in its queues."""
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
-        """Waiting requests by REASONS after the last plan."""
+        """Waiting requests after the last plan: for slots, KV, sequences, tokens."""
 
     def state(self, steps: int) -> State:
         """The state once `steps` more steps of the last plan have passed."""

@@ -17,7 +17,7 @@ class Request:
     __slots__ = (
         "adapter", "admitted_s", "arrival_s", "base", "cached_tokens", "computed", "emitted", "first_run",
         "first_token_s", "index", "interrupted", "key", "last_run", "last_step", "last_token_s", "load_s", "load_tier",
-        "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prompt_tokens", "queued_s", "rank",
+        "output_tokens", "preempted_at_s", "preemptions", "prefill_tokens", "prompt_tokens", "rank",
         "recomputed_tokens", "rejected", "replica", "routed_s", "start_step",
     )  # fmt: skip
 
@@ -35,8 +35,6 @@ class Request:
         self.replica = -1
         self.rejected = False
         self.routed_s = self.admitted_s = self.first_token_s = self.last_token_s = self.preempted_at_s = NAN
-        self.queued_s = NAN
-        """When it came to the replica that it is on; routed_s is when it came to its first."""
         self.preemptions = self.recomputed_tokens = self.cached_tokens = self.emitted = 0
         self.load_tier, self.load_s = 0, 0.0
         self.first_run = self.last_run = -1

@@ -43,14 +43,21 @@ RUN_COLUMNS = (
 ROW = len(RUN_COLUMNS)
 pack_row = Struct(f"{ROW}d").pack
 """The bytes of a row, to append to RunLog.values: that takes a quarter of the time of appending its values."""
-FIRST_GAP_S, STEPS, RUNNING, WAITING, HOST_S = (
-    RUN_COLUMNS.index(name) for name in ("first_gap_s", "steps", "running", "waiting_slots", "host_s")
-)
-"""Places in a row of what is known only when the run is over."""
+
+
+def with_late(
+    by_reason: tuple[float, ...], late: list[tuple[int, float]], start_s: float, end_s: float
+) -> tuple[float, ...]:
+    """Waiting requests by reason, averaged over a run, those that came meanwhile, (reason, time) each, included."""
+    averages, duration_s = [float(number) for number in by_reason], end_s - start_s
+    if duration_s > 0.0:
+        for reason, time_s in late:
+            averages[reason] += (end_s - time_s) / duration_s
+    return tuple(averages)
 
 
 class RunLog:
-    """Rows one after the other. The last one may be of a run that is not over: `count` tells how many are."""
+    """Rows one after the other, each written when its run is over."""
 
     def __init__(self, stages: int = 0) -> None:
         """stages: of a pipeline, where each row is one batch; 0: none."""
@@ -58,9 +65,13 @@ class RunLog:
         self.lane, self.token_gap_s = array("q"), array("d")
         """With stages: of each row, its lane, and the gap before the tokens that come out at its end."""
         self.values = array("d")
-        self.count = 0
         self.outside_s: dict[tuple[str, ...], float] = {}
         """Latency terms priced outside their measured range -> seconds of runs with exactly these."""
+
+    @property
+    def count(self) -> int:
+        """Rows written."""
+        return len(self.values) // ROW
 
     def extrapolated_s(self) -> dict[str, float]:
         """Latency term -> simulated seconds priced outside its measured range."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import simpy
 
-STEP_END, COPY_END, FAULT, ARRIVAL, ROUTER_TICK, SAMPLE = range(6)
+STEP_END, ARRIVAL, ROUTER_TICK, SAMPLE = range(4)
 """Order in which events at the same instant are handled (SimPy priorities)."""
 
 

@@ -52,7 +52,7 @@ def request_log(requests: RequestColumns | Requests, end_s: float) -> RequestLog
 
 def run_columns(log: RunLog) -> dict[str, Floats]:
     """RUN_COLUMNS, one value per run that is over."""
-    rows = np.frombuffer(log.values, dtype=np.float64)[: log.count * ROW].reshape(log.count, ROW)
+    rows = np.frombuffer(log.values, dtype=np.float64).reshape(log.count, ROW)
     return {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(RUN_COLUMNS)}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from simlora.engines.base import NEVER_S, Engine
 from simlora.engines.epoch import Epoch, open_alternating, open_empty
 from simlora.engines.request import Request, Requests
-from simlora.engines.run_log import RunLog
+from simlora.engines.run_log import RunLog, with_late
 from simlora.engines.view import View
 from simlora.latency.step import NOTHING_PLANNED, StepPlan
 
@@ -48,7 +48,7 @@ class EngineReplica:
         self._waiting: tuple[int, int, int, int] = NOBODY
         self._preemptions = 0
         self._preempted: list[Request] = []
-        self._late: list[tuple[int, Request]] = []  # (reason, request) of those that came during the run
+        self._late: list[tuple[int, float]] = []  # (reason, time) of those that came during the run
         self._start_s = self._first_s = 0.0
 
     # --- arrivals -----------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class EngineReplica:
         """A request reaches the engine; it is rejected if it could not even run alone."""
         self.advance(now_s)
         request = self.requests[index]
-        request.replica, request.queued_s = self.index, now_s
+        request.replica = self.index
         if request.routed_s != request.routed_s:  # else it comes from another replica
             request.routed_s = now_s
         if not self.engine.fits(request):
@@ -69,7 +69,7 @@ class EngineReplica:
         if self._epoch is None:
             self._play(now_s, now_s)
             return
-        self._late.append((self.engine.arrival_reason, request))
+        self._late.append((self.engine.arrival_reason, now_s))
         if could_admit:
             self._truncate_run(self._epoch, now_s)
 
@@ -182,7 +182,8 @@ class EngineReplica:
         start, steps, start_s = self._from, self._to - self._from, self._start_s
         waiting: tuple[float, ...] = self._waiting
         if self._late:
-            waiting = self._late_arrivals(epoch.boundary(self._to - 1), end_s)
+            waiting, self._late = with_late(waiting, self._late, start_s, end_s), []
+            engine.mark_skipped(epoch.boundary(self._to - 1))
         prefills, count, context, tokens, _, adapters, lora_tokens, rank, *_ = plan
         padded = lora_tokens * rank
         host, load, base, attention, lora, collective, slope, _, _, _, outside, sync, again = epoch.timing
@@ -198,7 +199,6 @@ class EngineReplica:
             (padded - engine.rank_tokens) / padded if padded else 0.0, engine.preemptions - self._preemptions,
         ))  # fmt: skip
         self._preemptions = engine.preemptions
-        log.count += 1
         if outside:
             log.outside_s[outside] = log.outside_s.get(outside, 0.0) + end_s - start_s
 
@@ -219,17 +219,6 @@ class EngineReplica:
         if finished and self.on_finished is not None:
             self.on_finished(now_s)
 
-    def _late_arrivals(self, last_plan_s: float, end_s: float) -> tuple[float, ...]:
-        """Time averages over the run of the waiting requests by reason, those that came meanwhile included."""
-        late, self._late = self._late, []
-        averages = [float(count) for count in self._waiting]
-        duration = end_s - self._start_s
-        if duration > 0.0:
-            for reason, request in late:
-                averages[reason] += (end_s - request.queued_s) / duration
-        self.engine.mark_skipped(last_plan_s)
-        return tuple(averages)
-
     # --- views, and the end -------------------------------------------------------------------------------------
 
     def cut(self, now_s: float) -> None:
@@ -242,7 +231,7 @@ class EngineReplica:
         if not self._from < index < self._to:
             return
         end, boundary_s = self._to, epoch.boundary(index)
-        self._late = [item for item in self._late if item[1].queued_s < boundary_s]
+        self._late = [(reason, time_s) for reason, time_s in self._late if time_s < boundary_s]
         self._to = index
         self._finish_run(epoch, boundary_s)
         self.engine.repeat()

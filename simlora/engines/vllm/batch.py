@@ -212,7 +212,7 @@ class VllmBatch:
         self.requests.preemptions[request] += 1
         del self.running[request]
         self.kv.give_back(request, blocks)
-        self.stripped += request in dict(self.finishing)
+        self.stripped += any(request == other for other, _ in self.finishing)
 
     def _preempt(self, request: int, step: int, now_s: float) -> None:
         """Recompute later: all KV is freed, the request goes to the front of the queue."""
@@ -291,7 +291,7 @@ class VllmBatch:
         return waiting.size - waiting.active_count if self.slots.full else waiting.held_count
 
     def waiting_by_reason(self) -> tuple[int, int, int, int]:
-        """Waiting requests by REASONS after the last plan."""
+        """Waiting requests after the last plan: for slots, KV, sequences, tokens."""
         counts = [0, 0, 0, 0]
         slots = self._skipped()
         counts[SLOTS] = slots

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from simlora.engines.base import NEVER_S, TOKENS
 from simlora.engines.epoch import alternate, index_after, index_at, plan_ahead
-from simlora.engines.run_log import pack_row
+from simlora.engines.run_log import pack_row, with_late
 from simlora.engines.vllm.run_state import NO_PRICE, NOBODY, NOBODY_WAITS, RunState
 from simlora.engines.vllm.scheduler import record
 from simlora.latency.step import GPU, Prefill
@@ -103,7 +103,7 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
                 if len(late) == 1 and late[0][0] == TOKENS and now_s > start_s:
                     tokens_w += (now_s - late[0][1]) / (now_s - start_s)
                 else:
-                    slots_w, kv_w, seqs_w, tokens_w = state.with_late(by_reason, late, start_s, now_s)
+                    slots_w, kv_w, seqs_w, tokens_w = with_late(by_reason, late, start_s, now_s)
                 late = []
                 if engine.late:
                     done = to - 2
@@ -341,7 +341,7 @@ def play(state: RunState, until_s: float, single: bool = False, last: bool = Fal
         waste = (padded - rank_tokens) / padded if padded else 0.0
         if single:
             break
-    state.now_s, state.next_s, state.taken, state.log.count = now_s, next_s, taken, rows
+    state.now_s, state.next_s, state.taken = now_s, next_s, taken
     state.epoch = e_start_s, e_first_s, e_gap_s, e_slope_s
     state.e_steps, state.e_residual_s, state.priced_version = e_steps, e_residual_s, e_version
     state.step_price = host_s, again_s, load_s, base_s, attention_s, lora_s, collective_s, slope_s, outside

@@ -42,7 +42,6 @@ class Flight(NamedTuple):
     plan: StepPlan
     timing: PipelineTiming
     lane: Lane
-    planned_s: float
     done_s: float
     """When the last stage is done."""
     rank_tokens: int
@@ -142,7 +141,7 @@ class PipelineReplica(VllmReplica):
             self._areas = [0.0] * 5
         preemptions = engine.preemptions - self.preemptions
         self.preemptions = engine.preemptions
-        self.flights.append(Flight(plan, timing, engine.lane, now_s, arrives_s, engine.rank_tokens, preemptions))
+        self.flights.append(Flight(plan, timing, engine.lane, arrives_s, engine.rank_tokens, preemptions))
         self._free_s = now_s + timing.stages[0].host_s
 
     def _take_oldest(self, now_s: float) -> None:
@@ -191,7 +190,6 @@ class PipelineReplica(VllmReplica):
         ))  # fmt: skip
         self.log.lane.append(engine.lanes.index(flight.lane))
         self.log.token_gap_s.append(end_s - flight.lane.returned_s if count else span_s)
-        self.log.count += 1
         if outside := stages[0].extrapolated:
             self.log.outside_s[outside] = self.log.outside_s.get(outside, 0.0) + span_s
         self._row_start_s = self._counted_s = end_s

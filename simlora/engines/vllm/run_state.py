@@ -52,7 +52,6 @@ class RunState:
         """Called as on_boundary(replica, now_s) after every plan, an empty one included, for checks."""
         self.on_finished: Callable[[float], None] | None = None
         """Called as on_finished(now_s) when requests are done."""
-        self.prices = prices
         self.inbox: list[int] = []
         """Requests that are expected, in the order in which they come, and when they do."""
         self.inbox_s: list[float] = []
@@ -91,32 +90,14 @@ class RunState:
         """Boundaries of the epoch between which the run lies."""
         self.run_start_s = 0.0
         self.running = 0
-        self.row_values: tuple[int, int, int, tuple[float, ...], int, int, float, int] = (
-            0,
-            0,
-            0,
-            NOBODY_WAITS,
-            0,
-            0,
-            0.0,
-            0,
-        )
+        row: tuple[int, int, int, tuple[float, ...], int, int, float, int] = (0, 0, 0, NOBODY_WAITS, 0, 0, 0.0, 0)
+        self.row_values = row
         """Of the run's row: prompts, their tokens, context, who waits by reason, adapters, KV blocks, share of rank
         padding, preemptions."""
         self.preempted: Sequence[int] = NOBODY
         self.preemptions = 0
         self.late: list[tuple[int, float]] = []
         """(reason, time) of those that came during the run."""
-
-    def with_late(
-        self, by_reason: tuple[float, ...], late: list[tuple[int, float]], start_s: float, end_s: float
-    ) -> tuple[float, ...]:
-        """Waiting requests by reason, averaged over the run, those that came meanwhile included."""
-        averages, duration_s = [float(number) for number in by_reason], end_s - start_s
-        if duration_s > 0.0:
-            for reason, time_s in late:
-                averages[reason] += (end_s - time_s) / duration_s
-        return tuple(averages)
 
     def deliver(self, first: Sequence[int], finished: Sequence[int], now_s: float, running: int, run: int) -> None:
         """Tokens left the engine at now_s, in that run: the first one of some requests, the last one of others."""
